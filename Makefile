@@ -1,0 +1,45 @@
+# Targets a person needs; `make help` lists them.
+PYTHON ?= python3.11
+# A wheel index for CPU-only torch (saves 6 GB), for instance PyTorch's own; empty: the default index.
+TORCH_INDEX_URL ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo serve test check clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' Makefile | sort | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
+
+setup: $(STAMP)  ## create .venv and install everything
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is needed (PYTHON=… names another one; 3.11 it must be)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (about 4 minutes, 7 GB from the default index; see TORCH_INDEX_URL)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL)) -e '.[demo,dev]' 2>$(VENV)/install.log \
+	  || { grep -m 3 -i '^error' $(VENV)/install.log; echo "error: the installation failed. No network, or no package index? All of it: $(VENV)/install.log"; exit 1; }
+	@touch $@
+
+java:
+	@if [ -n "$$JAVA_HOME" ]; then test -x "$$JAVA_HOME/bin/java"; else command -v java >/dev/null; fi \
+	  || { echo "error: TorchServe needs Java 11 or later, and there is none (Debian: apt-get install openjdk-17-jre-headless)"; exit 1; }
+
+demo: java $(STAMP)  ## build both demo models, serve them here, let them answer on photos
+	@$(BIN)/tscpu demo
+
+serve: java $(STAMP)  ## serve every archive that is built, until Ctrl-C
+	@exec $(BIN)/tscpu serve
+
+test: java $(STAMP)  ## everything, including a real TorchServe
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/pytest tests/integration
+
+check: $(STAMP)  ## lint, types and unit tests
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q tests/unit
+
+clean:  ## remove everything that was built
+	@rm -rf build

@@ -1,0 +1,327 @@
+"""Request bytes → arrays: photos, tensors, and the JSON bodies that carry either.
+
+What is accepted:
+  photos    JPEG, PNG, WebP, GIF (the first frame of an animation), as a raw body or the one file of a form
+  tensors   .npy and safetensors: uint8 [H, W, 3] or [N, H, W, 3] pixels (any size: they are resized like a photo),
+            float32 [3, S, S] or [N, 3, S, S], normalised as the model wants it (S: the network's size)
+  JSON      {"data": BASE64} (also body, image, image_bytes, b64), where BASE64 encodes any of the above;
+            KServe V1 {"instances": […]} and V2 {"inputs": […]} with BYTES, UINT8 or FP32
+
+Everything else is an InputError that names the field. No format that can run code is read: .npy only without
+objects in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PILImage
+from PIL import ImageOps
+
+from handlers.errors import InputError
+from handlers.transforms import InputSpec
+
+KEYS = ("data", "body", "image", "image_bytes", "b64")
+MAX_ITEMS = 64
+MAX_ASPECT = 50
+# Pixels are counted below, before anything is decoded, against the model's own limit.
+PILImage.MAX_IMAGE_PIXELS = None
+
+Array = NDArray[Any]
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
+_V2_TYPES = {"UINT8": np.uint8, "FP32": np.float32}
+_HOW = "send the file's bytes with -H 'Content-Type: application/octet-stream', or as a form with -F data=@FILE"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One HTTP request.
+
+    Attributes:
+        items: uint8 [H, W, 3] photos, or float32 [3, S, S] normalised tensors.
+        protocol: "plain", "v1" or "v2": how the answer is wrapped.
+        many: whether a list of answers is expected (plain tensors with a batch dimension).
+        id: KServe V2's request id, handed back.
+    """
+
+    items: list[Array]
+    protocol: str = "plain"
+    many: bool = False
+    id: str | None = None
+
+
+def parse(row: Mapping[str, Any], headers: Mapping[str, str], spec: InputSpec) -> Request:
+    """One row of TorchServe's batch → its photos and tensors.
+
+    Args:
+        row: "body", or the fields of a form.
+        headers: as the client sent them, in any case.
+
+    Raises:
+        InputError: with a message for the client.
+    """
+    kind = next((value for name, value in headers.items()
+                 if isinstance(value, str) and name.lower() == "content-type"), "")
+    if kind.lower().startswith("application/x-www-form-urlencoded"):
+        # what curl says of -d and --data-binary unless told otherwise; the bytes are already mangled
+        raise InputError(f"the body was sent as {kind}: {_HOW}")
+    field, body = _field(row)
+    if isinstance(body, bytes | bytearray) and kind.lower().startswith("application/json"):
+        body = _json(bytes(body))
+    if isinstance(body, bytes | bytearray):
+        items, many = _binary(bytes(body), spec, field)
+        return Request(items, many=many)
+    if isinstance(body, str):
+        raise InputError(f"{field}: text is no photo and no tensor: {_HOW}")
+    if isinstance(body, dict):
+        if "instances" in body:
+            return Request(_instances(body["instances"], spec), "v1")
+        if "inputs" in body:
+            identity = body.get("id")
+            return Request(_v2_inputs(body["inputs"], spec), "v2", id=None if identity is None else str(identity))
+        items, many = _encoded(body, spec, "")
+        return Request(items, many=many)
+    raise InputError(f"{field}: a JSON object with one of {', '.join(KEYS)}, instances or inputs is expected, "
+                     f"not {_named(body)}")
+
+
+def _named(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"
+
+
+def _field(row: Mapping[str, Any]) -> tuple[str, Any]:
+    if "body" in row:
+        return "body", row["body"]
+    if len(row) == 1:
+        return next(iter(row.items()))
+    for key in KEYS:
+        if key in row:
+            return key, row[key]
+    raise InputError("the form has no fields" if not row else
+                     f"the form has the fields {', '.join(sorted(row))}: send one, or name the photo's field data")
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"body: not JSON in UTF-8: {error}" if body else "body: empty") from None
+
+
+def _binary(data: bytes, spec: InputSpec, field: str) -> tuple[list[Array], bool]:
+    if not data:
+        raise InputError(f"{field}: empty")
+    if data[:6] == b"\x93NUMPY":
+        return _tensor(_npy(data, field), spec, field)
+    if _looks_like_safetensors(data):
+        return _tensor(_safetensors(data, field), spec, field)
+    return [decode(data, spec, field)], False
+
+
+def decode(data: bytes, spec: InputSpec, field: str = "body") -> NDArray[np.uint8]:
+    """A photo's bytes → uint8 RGB [height, width, 3].
+
+    Grey becomes three equal channels, 16-bit grey its high byte, transparency is laid on spec.background, an
+    animation gives its first frame, CMYK is converted.
+
+    Raises:
+        InputError: no such photo, truncated, too large, or thinner than one in MAX_ASPECT.
+    """
+    try:
+        with PILImage.open(io.BytesIO(data), formats=_FORMATS) as opened:
+            image: PILImage.Image = opened
+            width, height = image.size
+            if width * height > spec.max_pixels:
+                raise InputError(f"{field}: {width}×{height} pixels; at most {spec.max_pixels} are accepted", 413)
+            _check_aspect(height, width, field)
+            if spec.exif and opened.format == "JPEG":
+                image = ImageOps.exif_transpose(image)
+            # asarray of an RGB image copies once; convert("RGB") would copy a second time
+            return np.asarray(image if image.mode == "RGB" and "transparency" not in image.info
+                              else _to_rgb(image, spec.background))
+    except InputError:
+        raise
+    except Exception as error:
+        # Pillow's decoders raise whatever a damaged file makes of them: OSError, SyntaxError, struct.error, …
+        known = isinstance(error, OSError | SyntaxError | ValueError)
+        reason = "truncated or damaged" if known and "cannot identify" not in str(error) else \
+            "not a JPEG, PNG, WebP, GIF, .npy or safetensors"
+        raise InputError(f"{field}: {reason} ({len(data)} bytes)") from None
+
+
+def _check_aspect(height: int, width: int, field: str) -> None:
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise InputError(f"{field}: {width}×{height} pixels; the longer side may be {MAX_ASPECT} times the shorter")
+
+
+def _to_rgb(image: PILImage.Image, background: tuple[int, int, int]) -> PILImage.Image:
+    if image.mode.startswith("I;16") or image.mode == "I":
+        levels = np.asarray(image).astype(np.int64)
+        grey = np.clip(levels >> 8, 0, 255).astype(np.uint8)
+        return PILImage.fromarray(grey).convert("RGB")
+    if image.mode == "F":
+        return image.convert("L").convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        canvas = PILImage.new("RGBA", rgba.size, (*background, 255))
+        return PILImage.alpha_composite(canvas, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _npy(data: bytes, field: str) -> Array:
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+        # before anything is allocated: a header may promise terabytes
+        expected = math.prod(shape) * dtype.itemsize
+        found = len(data) - stream.tell()
+        if dtype.hasobject or expected != found:
+            raise ValueError(f"{found} bytes of data for {dtype} {list(shape)}")
+        return np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")
+    except (ValueError, TypeError, SyntaxError, EOFError, MemoryError) as error:
+        raise InputError(f"{field}: not a .npy file that can be read: {str(error).splitlines()[0]}") from None
+
+
+def _looks_like_safetensors(data: bytes) -> bool:
+    return len(data) > 9 and data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8
+
+
+def _safetensors(data: bytes, field: str) -> Array:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise InputError(f"{field}: not safetensors that can be read: {error}") from None
+    if len(tensors) != 1:
+        raise InputError(f"{field}: the file holds {len(tensors)} tensors ({', '.join(sorted(tensors))}); one is "
+                         "expected")
+    array: Array = next(iter(tensors.values()))
+    return array
+
+
+def _tensor(array: Array, spec: InputSpec, field: str) -> tuple[list[Array], bool]:
+    """A tensor → its items, and whether it had a batch dimension."""
+    many = array.ndim == 4
+    items = list(array) if many else [array]
+    if many and not 1 <= len(items) <= MAX_ITEMS:
+        raise InputError(f"{field}: {len(items)} images; 1 to {MAX_ITEMS} are accepted")
+    size = spec.size
+    if array.dtype == np.uint8 and array.ndim in (3, 4) and array.shape[-1] == 3 and min(array.shape) > 0:
+        height, width = array.shape[-3:-1]
+        if height * width > spec.max_pixels:
+            raise InputError(f"{field}: {width}×{height} pixels; at most {spec.max_pixels} are accepted", 413)
+        _check_aspect(height, width, field)
+        return items, many
+    if array.dtype.kind == "f" and array.shape[-3:] == (3, size, size) and array.ndim in (3, 4):
+        floats = [np.ascontiguousarray(item, dtype=np.float32) for item in items]
+        if not all(np.isfinite(item).all() for item in floats):
+            raise InputError(f"{field}: the tensor holds NaN or infinity")
+        return floats, many
+    raise InputError(f"{field}: {array.dtype} {list(array.shape)} is no image: uint8 [H, W, 3] pixels or float32 "
+                     f"[3, {size}, {size}] normalised are expected, with or without a batch dimension before them")
+
+
+def _instances(instances: Any, spec: InputSpec) -> list[Array]:
+    items: list[Array] = []
+    for index, instance in enumerate(_list(instances, "instances")):
+        field = f"instances[{index}]"
+        if isinstance(instance, str):
+            instance = {"": instance}  # noqa: PLW2901
+        found, many = _encoded(instance, spec, field) if isinstance(instance, dict) else _numbers(instance, spec, field)
+        if many:
+            raise InputError(f"{field}: one image an instance is expected")
+        items += found
+    return items
+
+
+def _list(value: Any, field: str) -> list[Any]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_ITEMS:
+        raise InputError(f"{field}: a list of 1 to {MAX_ITEMS} is expected, not "
+                         + (f"one of {len(value)}" if isinstance(value, list) else _named(value)))
+    return value
+
+
+def _encoded(holder: Mapping[str, Any], spec: InputSpec, prefix: str) -> tuple[list[Array], bool]:
+    """{"data": BASE64}, {"data": {"b64": BASE64}} or {"data": nested numbers}."""
+    key = next((key for key in (*KEYS, "") if key in holder), None)
+    if key is None:
+        raise InputError(f"{prefix or 'body'}: one of {', '.join(KEYS)} is expected"
+                         + (f", not {', '.join(sorted(map(str, holder))[:5])}" if holder else ""))
+    field = ".".join(part for part in (prefix, key) if part)
+    value = holder[key]
+    if isinstance(value, dict):
+        return _encoded(value, spec, field)
+    if isinstance(value, list):
+        return _numbers(value, spec, field)
+    if not isinstance(value, str):
+        raise InputError(f"{field}: base64 text is expected, not {_named(value)}")
+    return _binary(unbase64(value, field), spec, field)
+
+
+def unbase64(text: str, field: str) -> bytes:
+    """Base64 in the dialects that clients send: line breaks, URL-safe alphabet, no padding, a data: prefix.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if text.startswith("data:"):
+        head, comma, text = text.partition(",")
+        if not comma or not head.endswith(";base64"):
+            raise InputError(f"{field}: a data: address is expected to say ;base64, before its content")
+    compact = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InputError(f"{field}: not base64: {error}") from None
+
+
+def _numbers(value: Any, spec: InputSpec, field: str) -> tuple[list[Array], bool]:
+    """Nested lists: whole numbers 0..255 in [H, W, 3] are pixels, [3, S, S] is a normalised tensor."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "iuf" or array.size == 0:
+        raise InputError(f"{field}: nested lists of numbers of equal lengths are expected")
+    if array.dtype.kind in "iu" and array.shape[-1] == 3:
+        if array.min() < 0 or array.max() > 255:
+            raise InputError(f"{field}: pixels from 0 to 255 are expected")
+        return _tensor(array.astype(np.uint8), spec, field)
+    return _tensor(array.astype(np.float32), spec, field)
+
+
+def _v2_inputs(inputs: Any, spec: InputSpec) -> list[Array]:
+    entries = _list(inputs, "inputs")
+    if len(entries) != 1 or not isinstance(entries[0], dict):
+        raise InputError("inputs: one tensor object is expected; several images go into its first dimension")
+    entry, field = entries[0], "inputs[0]"
+    datatype, shape, data = entry.get("datatype"), entry.get("shape"), entry.get("data")
+    if not isinstance(data, list) or not data:
+        raise InputError(f"{field}.data: a list is expected"
+                         + ("; the binary extension is not supported" if data is None else ""))
+    if datatype == "BYTES":
+        items: list[Array] = []
+        for index, text in enumerate(_list(data, f"{field}.data")):
+            items += _encoded({"": text}, spec, f"{field}.data[{index}]")[0]
+        return items
+    if datatype not in _V2_TYPES:
+        raise InputError(f"{field}.datatype: {datatype!r}; one of BYTES, UINT8, FP32 is expected")
+    try:
+        array = np.asarray(data, dtype=_V2_TYPES[datatype]).reshape(shape)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{field}.data: does not fit shape {shape!r} of {datatype}: {error}") from None
+    return _tensor(array, spec, field)[0]

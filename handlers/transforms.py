@@ -1,0 +1,104 @@
+"""Resize, crop, normalise: one arithmetic for training, for building and for serving.
+
+Decoding is `inputs`' business. Nothing here knows of requests or files.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Image = NDArray[np.uint8]
+INTERPOLATIONS = ("bilinear", "bicubic")
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """How a photo becomes a network's input.
+
+    Attributes:
+        size: height and width of the network's square input, in pixels.
+        resize: length of the photo's shorter side before the centre crop, in pixels.
+        interpolation: "bilinear" or "bicubic", both with antialiasing (as Pillow does it).
+        mean, std: per channel (RGB), for pixel values scaled to 0..1.
+        exif: whether the EXIF orientation of a JPEG is applied.
+        background: RGB that transparent pixels are laid on.
+        max_pixels: photos with more pixels than this are refused before they are decoded.
+    """
+
+    size: int
+    resize: int
+    interpolation: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    exif: bool
+    background: tuple[int, int, int]
+    max_pixels: int
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> InputSpec:
+        """The inverse of dataclasses.asdict, after a way through JSON."""
+        tuples = {name: tuple(data[name]) for name in ("mean", "std", "background")}
+        return cls(**{**data, **tuples})
+
+
+class Preprocess:
+    """uint8 photos → one float32 channels-last batch.
+
+    Resizing is torch's antialiased uint8 interpolation: its pixels equal Pillow's to one level, at a sixth of
+    the time.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        self.spec = spec
+        # (x/255 - mean)/std as one multiply and one add
+        std = torch.tensor(spec.std, dtype=torch.float32)
+        self._scale = (1.0 / (255.0 * std)).view(1, 3, 1, 1)
+        self._shift = (-torch.tensor(spec.mean, dtype=torch.float32) / std).view(1, 3, 1, 1)
+
+    def pixels(self, image: Image) -> torch.Tensor:
+        """One photo, uint8 [height, width, 3], resized and cropped → uint8 [1, 3, size, size], channels-last in memory.
+
+        A photo that has the network's size already passes through untouched.
+        """
+        size = self.spec.size
+        height, width = image.shape[:2]
+        tensor = torch.from_numpy(image).permute(2, 0, 1).unsqueeze(0)
+        if (height, width) != (size, size):
+            tensor = self._crop(self._resize(tensor, height, width))
+        return tensor
+
+    def _resize(self, tensor: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        short = self.spec.resize
+        # floor of the longer side, as torchvision and timm do it
+        target = (short, int(short * width / height)) if height <= width else (int(short * height / width), short)
+        if target == (height, width):
+            return tensor
+        resized: torch.Tensor = torch.nn.functional.interpolate(
+            tensor, size=target, mode=self.spec.interpolation, antialias=True, align_corners=False)
+        return resized
+
+    def _crop(self, tensor: torch.Tensor) -> torch.Tensor:
+        size = self.spec.size
+        height, width = tensor.shape[-2:]
+        top, left = (round((side - size) / 2.0) for side in (height, width))
+        return tensor[..., top:top + size, left:left + size]
+
+    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
+        """uint8 [N, 3, size, size] → float32 of the same shape, normalised, channels-last in memory."""
+        floats = pixels.to(torch.float32, memory_format=torch.channels_last)
+        return floats.mul_(self._scale).add_(self._shift)
+
+    def __call__(self, images: list[Image]) -> torch.Tensor:
+        """Photos of any sizes → float32 [N, 3, size, size]."""
+        return self.normalise(torch.cat([self.pixels(image) for image in images]))
+
+
+def smallest_photo(spec: InputSpec) -> int:
+    """The smallest side, in pixels, that resizing accepts without a side rounding to nothing."""
+    return math.ceil(spec.size / spec.resize)

@@ -1,0 +1,1 @@
+"""From weights to a servable artifact."""

@@ -1,0 +1,1 @@
+"""What runs beside TorchServe in the pod, and speaks to it. Light: no torch."""
