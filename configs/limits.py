@@ -17,11 +17,13 @@ A MISSING file falls through to the next source, a BROKEN one raises MachineErro
     cpuset        missing or empty: the folder's     broken: not a CPU list
                   other file, then the next up
     affinity      missing: no bound                  broken: empty, not a CPU list
+    RAM           missing: no bound                  broken: MemTotal that is no number of kB
     cgroup        missing: the mount point           broken: a line that is not hierarchy:controllers:/path
     mountinfo     missing: no cgroup, so no limits   broken: a line that is not a mount
 
 "max" is no limit, nor is a number of 2^62 or more (v1 memory writes its largest page count for "none"). A file that
 is there but may not be read counts as missing, and the source says so. Allowed CPUs that turn out empty raise.
+The node's RAM is the last bound of memory: where nothing limits it, or only to more than there is.
 """
 
 from __future__ import annotations
@@ -58,10 +60,11 @@ class Limits:
         allowed: CPU ids, sorted: cpuset ∩ affinity ∩ online.
         allowed_source: which bound won, such as "cpuset /sys/fs/cgroup/cpuset/cpuset.cpus = 40-43".
         cpuset_is_smaller: whether the allowed CPUs are fewer than the node's online ones.
-        memory: bytes.
+        memory: bytes; the node's RAM if that is less than every limit.
         pids: tasks.
         cgroup: "v1", "v2", "hybrid" or "none".
         cpu_stat: the cpu.stat file whose throttling counters belong to the quota, if any.
+        host: the host name as this process sees it: in a pod, the pod's own; "" where there is none.
     """
 
     cpus: float | None
@@ -75,6 +78,7 @@ class Limits:
     pids_source: str
     cgroup: str
     cpu_stat: Path | None
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ def read_limits(root: Path = Path("/"), online: Iterable[int] | None = None) -> 
     kind, groups = _groups(files)
     cpus, cpus_source, quota_folder = _smallest(files, groups.get("cpu"), _quota, "no quota")
     memory, memory_source, _ = _smallest(files, groups.get("memory"), partial(_amount, MEMORY), "no memory limit")
+    memory, memory_source = _bounded_by_ram(files, memory, memory_source)
     pids, pids_source, _ = _smallest(files, groups.get("pids"), partial(_amount, PIDS), "no pids limit")
     allowed, allowed_source = _allowed(files, groups.get("cpuset"), nodes_cpus)
     cpu_stat = f"{quota_folder}/cpu.stat"
@@ -119,7 +124,8 @@ def read_limits(root: Path = Path("/"), online: Iterable[int] | None = None) -> 
         cpus=cpus, cpus_source=cpus_source, allowed=allowed, allowed_source=allowed_source,
         cpuset_is_smaller=len(allowed) < len(nodes_cpus), memory=memory, memory_source=memory_source,
         pids=pids, pids_source=pids_source, cgroup=kind,
-        cpu_stat=files.real(cpu_stat) if quota_folder and files.has(cpu_stat) else None)
+        cpu_stat=files.real(cpu_stat) if quota_folder and files.has(cpu_stat) else None,
+        host=files.text("/proc/sys/kernel/hostname") or "")
 
 
 def read_throttling(cpu_stat: Path) -> Throttling:
@@ -265,6 +271,20 @@ def _amount(names: dict[str, str], files: MachineFiles, version: str, folder: st
         raise broken(path, content, "a number above zero, or max")
     limited = content not in ("max", "-1") and int(content) < NO_LIMIT
     return int(content) if limited else None, f"{path} = {content}"
+
+
+def _bounded_by_ram(files: MachineFiles, limit: int | None, source: str) -> tuple[int | None, str]:
+    """The memory limit, or the node's RAM where that is less, and the words for it."""
+    match = re.search(r"^MemTotal:(.*)$", files.text("/proc/meminfo") or "", re.MULTILINE)
+    if match is None:
+        return limit, source
+    amount = re.fullmatch(r"\s*(0{0,9}[1-9][0-9]{0,14}) kB\s*", match[1])
+    if amount is None:
+        raise broken("/proc/meminfo", match[0], "MemTotal and a number of kB above zero")
+    ram = int(amount[1]) * 1024
+    if limit is not None and limit <= ram:
+        return limit, source
+    return ram, f"{source}; RAM /proc/meminfo MemTotal = {amount[1]} kB"
 
 
 def _positive(content: str) -> bool:

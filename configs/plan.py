@@ -14,6 +14,7 @@ from typing import Any
 from configs.errors import SettingsError
 
 FORMAT = 1
+_AGAIN = f"this version reads format {FORMAT}: write the plan again with `tscpu config`"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,16 @@ class Reason:
     subject: str
     value: str
     why: str
+
+
+class Reasons:
+    """Collects one sentence for one decision."""
+
+    def __init__(self) -> None:
+        self.all: list[Reason] = []
+
+    def say(self, subject: str, value: object, why: str) -> None:
+        self.all.append(Reason(subject, str(value), why))
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one worker stands: its CPU ids (one hardware thread a physical core, unless shared), socket and NUMA node."""
+    """Where one worker stands: CPU ids (one hardware thread a physical core, unless shared), socket and NUMA node."""
 
     cpus: tuple[int, ...]
     socket: int
@@ -127,18 +138,25 @@ def read_plan(path: Path) -> Plan:
         SettingsError: missing, not JSON, or of another format.
     """
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SettingsError("cannot read the plan", where=str(path), why=str(error),
                             remedy="start the server with `tscpu serve`, or write one with `tscpu config`") from error
-    if data.get("format") != FORMAT:
-        raise SettingsError("the plan has another format", where=str(path), why=f"format {data.get('format')!r}",
-                            remedy=f"this version reads format {FORMAT}: write the plan again with `tscpu config`")
-    data.pop("format")
-    data["pod"]["allowed_cpus"] = tuple(data["pod"]["allowed_cpus"])
-    pod = Pod(**data.pop("pod"))
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != FORMAT:
+        raise SettingsError("the plan has another format", where=str(path), why=f"format {found!r}", remedy=_AGAIN)
+    try:
+        return _plan(data)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise SettingsError("the plan is incomplete", where=str(path), why=str(error), remedy=_AGAIN) from error
+
+
+def _plan(data: dict[str, Any]) -> Plan:
+    """The inverse of Plan.to_dict."""
+    fields = {key: value for key, value in data.items() if key not in ("format", "pod", "models", "reasons")}
+    pod = Pod(**{**data["pod"], "allowed_cpus": tuple(data["pod"]["allowed_cpus"])})
     models = tuple(
         ModelPlan(**{**model, "slots": tuple(Slot(**{**slot, "cpus": tuple(slot["cpus"])}) for slot in model["slots"])})
-        for model in data.pop("models"))
-    reasons = tuple(Reason(**reason) for reason in data.pop("reasons"))
-    return Plan(pod=pod, models=models, reasons=reasons, **data)
+        for model in data["models"])
+    reasons = tuple(Reason(**reason) for reason in data["reasons"])
+    return Plan(pod=pod, models=models, reasons=reasons, **fields)

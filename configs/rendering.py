@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -19,7 +20,11 @@ from xml.sax.saxutils import quoteattr
 from configs.errors import SettingsError
 from configs.plan import Plan
 from configs.settings import Settings
+from configs.topology import format_cpu_list
+from configs.torchserve import key_of_variable
 
+# What Java's Properties (ISO 8859-1, escapes), the Python launcher, comma lists and $$VAR$$ all leave as it is.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@%+~-]+")
 # A Unix socket's address holds 107 bytes; TorchServe appends "/.ts.sock.9000".
 _LONGEST_TMP = 80
 
@@ -40,37 +45,47 @@ def render(plan: Plan, settings: Settings, model_store: Path, folder: Path) -> R
     """Writes all files into a folder, which is created.
 
     Raises:
-        SettingsError: a path that config.properties cannot hold.
+        SettingsError: a path that config.properties cannot hold, or that cannot be written.
     """
     folder = folder.resolve()
     model_store = model_store.resolve()
     for path in (folder, model_store):
-        if any(letter in str(path) for letter in "\\ \t\n=#!:"):
+        if not _PLAIN_PATH.fullmatch(str(path)):
             raise SettingsError("TorchServe cannot take this path", where=str(path),
-                                why="its two parsers disagree on blanks, backslashes and =#!:",
+                                why="its two parsers agree only on ASCII without blanks and the like: "
+                                    f"{''.join(sorted(set(_PLAIN_PATH.sub('', str(path)))))!r} is none of theirs",
                                 remedy="use another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    rendered = Rendered(folder, folder / "config.properties", folder / "plan.json", folder / "log4j2.xml",
-                        folder / "metrics.yaml", _tmp(folder))
-    _write(rendered.plan, json.dumps(plan.to_dict(), indent=1) + "\n")
-    _write(rendered.config, config_properties(plan, settings, model_store, rendered))
-    _write(rendered.log4j2, log4j2(settings.access_log))
-    _write(rendered.metrics, _METRICS)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        rendered = Rendered(folder, folder / "config.properties", folder / "plan.json", folder / "log4j2.xml",
+                            folder / "metrics.yaml", _tmp(folder))
+        _write(rendered.plan, json.dumps(plan.to_dict(), indent=1) + "\n")
+        _write(rendered.config, config_properties(plan, settings, model_store, rendered))
+        _write(rendered.log4j2, log4j2(settings.access_log))
+        _write(rendered.metrics, _METRICS)
+    except OSError as error:
+        raise SettingsError("cannot write the configuration", where=str(error.filename or folder),
+                            why=error.strerror or str(error), remedy="use another folder") from error
     return rendered
 
 
 def _tmp(folder: Path) -> Path:
     tmp = folder / "tmp"
     if len(str(tmp)) > _LONGEST_TMP:
-        # kept for the folder's next start too, so that nothing piles up
-        tmp = Path(tempfile.gettempdir()) / f"tscpu-{zlib.crc32(str(folder).encode()):08x}"
-    tmp.mkdir(parents=True, exist_ok=True)
+        # kept for the folder's next start too, so that nothing piles up; TMPDIR may be long itself
+        short = min(tempfile.gettempdir(), "/tmp", key=lambda place: len(place) > _LONGEST_TMP - 20)
+        tmp = Path(short) / f"tscpu-{zlib.crc32(str(folder).encode()):08x}"
+    tmp.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if tmp.stat().st_uid != os.geteuid():
+        raise SettingsError("the folder for temporary files belongs to somebody else", where=str(tmp),
+                            why="sockets and unpacked archives would lie open to them",
+                            remedy="remove it, or use a run folder with a shorter path")
     return tmp
 
 
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 
@@ -98,7 +113,7 @@ def config_properties(plan: Plan, settings: Settings, model_store: Path, rendere
     key("load_models", ",".join(model.archive for model in plan.models), "only what was planned")
     for model in plan.models:
         lines.append(f"# {model.name}: {model.workers} worker(s) with {model.threads} torch thread(s) each, on CPUs "
-                     + " ".join(",".join(map(str, slot.cpus)) for slot in model.slots))
+                     + " ".join(format_cpu_list(slot.cpus) for slot in model.slots))
     key("models", json.dumps(models, separators=(",", ":")),
         "minWorkers = maxWorkers: TorchServe never scales by itself between the two")
     key("default_workers_per_model", 1, "a model registered later must not get a worker for each CPU of the node")
@@ -160,12 +175,20 @@ def vmargs(plan: Plan) -> list[str]:
             f"-Djava.util.concurrent.ForkJoinPool.common.parallelism={max(2, plan.jvm_cpus)}"]
 
 
-# What would bind or count threads behind the plan's back.
-_REMOVED = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "OMP_PLACES", "OMP_PROC_BIND", "OMP_THREAD_LIMIT",
-            "OMP_DYNAMIC", "TS_CONFIG_FILE", "CUDA_VISIBLE_DEVICES", "LD_BIND_NOW")
+# What would act behind the plan's back, and how.
+_PLACES = "the plan places workers and counts their threads"
+_REMOVED = {
+    **dict.fromkeys(("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "OMP_PLACES", "OMP_PROC_BIND",
+                     "OMP_THREAD_LIMIT", "OMP_DYNAMIC"), _PLACES),
+    "TS_CONFIG_FILE": "TorchServe would read that file instead of the one just written",
+    "TS_MODEL_SERVER_HOME": "TorchServe would take its own files from there",
+    "CUDA_VISIBLE_DEVICES": "TorchServe would count each of its entries as a GPU",
+    "LD_BIND_NOW": "every process would resolve all of torch's symbols before it starts",
+}
 
 
-def environment(plan: Plan, rendered: Rendered, inherited: Mapping[str, str], python: Path) -> tuple[dict[str, str], list[str]]:
+def environment(plan: Plan, rendered: Rendered, inherited: Mapping[str, str],
+                python: Path) -> tuple[dict[str, str], list[str]]:
     """The environment of TorchServe and its workers, and a line for every inherited variable that gave way.
 
     Args:
@@ -173,8 +196,11 @@ def environment(plan: Plan, rendered: Rendered, inherited: Mapping[str, str], py
             launcher with a bare `python`.
     """
     result = dict(inherited)
-    notes = [f"environment: {name}={result.pop(name)} is removed: the plan places workers and counts threads"
-             for name in _REMOVED if name in result]
+    notes = [f"environment: {name}={result.pop(name)} is removed: {why}" for name, why in _REMOVED.items()
+             if name in result]
+    notes += [f"environment: {name}={value} is ignored: {key} is in the file, and the file does not enable variables"
+              for name, value in sorted(result.items())
+              if (key := key_of_variable(name)) and name != "TS_OPEN_INFERENCE_PROTOCOL"]
     for name, value in _variables(plan, rendered, python, inherited.get("PATH", os.defpath)).items():
         if name in result and result[name] != value and name not in ("PATH", "TMPDIR", "TEMP"):
             notes.append(f"environment: {name}={result[name]} gives way to the plan's {value}")
@@ -201,8 +227,8 @@ def _variables(plan: Plan, rendered: Rendered, python: Path, path: str) -> dict[
 
 
 def log4j2(access_log: bool) -> str:
-    """The text of log4j2.xml: console only, warnings of TorchServe, lines of the workers' own life, no line a request."""
-    pattern = quoteattr("%d{ISO8601} [%-5p] %c{1} - %m%n")
+    """The text of log4j2.xml: console only; TorchServe's warnings, the workers' own lines, nothing for each request."""
+    pattern = quoteattr("%d{ISO8601} [%-5p] %t %c{1} - %m%n")
     return f'''<?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="warn">
   <Appenders>
@@ -258,12 +284,12 @@ ts_metrics:
     - name: WorkerLoadTime
       unit: Milliseconds
       dimensions: [*worker_name, *level, *hostname]
-model_metrics:
+model_metrics:  # TorchServe adds Level to whatever a handler names
   counter:
     - name: StageSeconds
       unit: s
-      dimensions: [*model_name, *stage]
+      dimensions: [*model_name, *stage, *level]
     - name: StageImages
       unit: count
-      dimensions: [*model_name]
+      dimensions: [*model_name, *level]
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ class Classifier(VisionHandler):
 
     def named(self, indices: list[int], probabilities: list[float]) -> list[dict[str, Any]]:
         """Class indices and their probabilities as a client reads them."""
+        if not all(map(math.isfinite, probabilities)):
+            raise ValueError(f"the network's probabilities are {probabilities}")
         labels = self.artifact.labels
         return [{"label": labels[index], "probability": round(probability, 6)}
                 for index, probability in zip(indices, probabilities, strict=True)]

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import ExifTags
 from PIL import Image as PILImage
-from PIL import ImageOps
 
 from handlers.errors import InputError
 from handlers.transforms import InputSpec
@@ -39,6 +39,9 @@ PILImage.MAX_IMAGE_PIXELS = None
 Array = NDArray[Any]
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 _V2_TYPES = {"UINT8": np.uint8, "FP32": np.float32}
+_UPRIGHT = {2: PILImage.Transpose.FLIP_LEFT_RIGHT, 3: PILImage.Transpose.ROTATE_180,
+            4: PILImage.Transpose.FLIP_TOP_BOTTOM, 5: PILImage.Transpose.TRANSPOSE, 6: PILImage.Transpose.ROTATE_270,
+            7: PILImage.Transpose.TRANSVERSE, 8: PILImage.Transpose.ROTATE_90}
 _HOW = "send the file's bytes with -H 'Content-Type: application/octet-stream', or as a form with -F data=@FILE"
 
 
@@ -144,8 +147,8 @@ def decode(data: bytes, spec: InputSpec, field: str = "body") -> NDArray[np.uint
             if width * height > spec.max_pixels:
                 raise InputError(f"{field}: {width}×{height} pixels; at most {spec.max_pixels} are accepted", 413)
             _check_aspect(height, width, field)
-            if spec.exif and opened.format == "JPEG":
-                image = ImageOps.exif_transpose(image)
+            if spec.exif and opened.format in ("JPEG", "MPO"):  # MPO: a JPEG with more JPEGs after it, as phones write
+                image = _upright(image)
             # asarray of an RGB image copies once; convert("RGB") would copy a second time
             return np.asarray(image if image.mode == "RGB" and "transparency" not in image.info
                               else _to_rgb(image, spec.background))
@@ -159,6 +162,15 @@ def decode(data: bytes, spec: InputSpec, field: str = "body") -> NDArray[np.uint
         raise InputError(f"{field}: {reason} ({len(data)} bytes)") from None
 
 
+def _upright(image: PILImage.Image) -> PILImage.Image:
+    """Turned as its EXIF orientation says.
+
+    ImageOps.exif_transpose would copy a photo that needs no turning, and fail where it cannot write the tags again.
+    """
+    method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image if method is None else image.transpose(method)
+
+
 def _check_aspect(height: int, width: int, field: str) -> None:
     if max(height, width) > MAX_ASPECT * min(height, width):
         raise InputError(f"{field}: {width}×{height} pixels; the longer side may be {MAX_ASPECT} times the shorter")
@@ -167,8 +179,10 @@ def _check_aspect(height: int, width: int, field: str) -> None:
 def _to_rgb(image: PILImage.Image, background: tuple[int, int, int]) -> PILImage.Image:
     if image.mode.startswith("I;16") or image.mode == "I":
         levels = np.asarray(image).astype(np.int64)
-        grey = np.clip(levels >> 8, 0, 255).astype(np.uint8)
-        return PILImage.fromarray(grey).convert("RGB")
+        pixels = np.repeat(np.clip(levels >> 8, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
+        if "transparency" in image.info:
+            pixels[levels == image.info["transparency"]] = background
+        return PILImage.fromarray(pixels)
     if image.mode == "F":
         return image.convert("L").convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
@@ -190,8 +204,13 @@ def _npy(data: bytes, field: str) -> Array:
         if dtype.hasobject or expected != found:
             raise ValueError(f"{found} bytes of data for {dtype} {list(shape)}")
         return np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")
-    except (ValueError, TypeError, SyntaxError, EOFError, MemoryError) as error:
-        raise InputError(f"{field}: not a .npy file that can be read: {str(error).splitlines()[0]}") from None
+    except Exception as error:
+        # numpy reads the header as a Python literal and raises what the parser does: TokenError, IndexError, …
+        raise InputError(f"{field}: not a .npy file that can be read: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
 def _looks_like_safetensors(data: bytes) -> bool:
@@ -204,8 +223,10 @@ def _safetensors(data: bytes, field: str) -> Array:
 
     try:
         tensors = load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise InputError(f"{field}: not safetensors that can be read: {error}") from None
+    except KeyError as error:  # a type that numpy has not
+        raise InputError(f"{field}: safetensors of type {error.args[0]}; F32 or U8 is expected") from None
+    except (SafetensorError, ValueError) as error:
+        raise InputError(f"{field}: not safetensors that can be read: {_first_line(error)}") from None
     if len(tensors) != 1:
         raise InputError(f"{field}: the file holds {len(tensors)} tensors ({', '.join(sorted(tensors))}); one is "
                          "expected")
@@ -242,10 +263,19 @@ def _instances(instances: Any, spec: InputSpec) -> list[Array]:
         if isinstance(instance, str):
             instance = {"": instance}  # noqa: PLW2901
         found, many = _encoded(instance, spec, field) if isinstance(instance, dict) else _numbers(instance, spec, field)
-        if many:
-            raise InputError(f"{field}: one image an instance is expected")
-        items += found
+        _add(items, found, many, field, spec)
     return items
+
+
+def _add(items: list[Array], found: list[Array], many: bool, field: str, spec: InputSpec) -> None:
+    """Adds one image of several to the others. Together they are held to one photo's limit: small files can be huge."""
+    if many:
+        raise InputError(f"{field}: one image is expected here, not a batch of {len(found)}")
+    items += found
+    pixels = sum(item.shape[0] * item.shape[1] for item in items if item.dtype == np.uint8)
+    if pixels > spec.max_pixels:
+        raise InputError(f"{field}: {pixels} pixels up to here; at most {spec.max_pixels} are accepted in one request",
+                         413)
 
 
 def _list(value: Any, field: str) -> list[Any]:
@@ -255,7 +285,7 @@ def _list(value: Any, field: str) -> list[Any]:
     return value
 
 
-def _encoded(holder: Mapping[str, Any], spec: InputSpec, prefix: str) -> tuple[list[Array], bool]:
+def _encoded(holder: Mapping[str, Any], spec: InputSpec, prefix: str, nested: bool = False) -> tuple[list[Array], bool]:
     """{"data": BASE64}, {"data": {"b64": BASE64}} or {"data": nested numbers}."""
     key = next((key for key in (*KEYS, "") if key in holder), None)
     if key is None:
@@ -263,8 +293,8 @@ def _encoded(holder: Mapping[str, Any], spec: InputSpec, prefix: str) -> tuple[l
                          + (f", not {', '.join(sorted(map(str, holder))[:5])}" if holder else ""))
     field = ".".join(part for part in (prefix, key) if part)
     value = holder[key]
-    if isinstance(value, dict):
-        return _encoded(value, spec, field)
+    if isinstance(value, dict) and not nested:
+        return _encoded(value, spec, field, nested=True)
     if isinstance(value, list):
         return _numbers(value, spec, field)
     if not isinstance(value, str):
@@ -295,7 +325,7 @@ def _numbers(value: Any, spec: InputSpec, field: str) -> tuple[list[Array], bool
         array = np.asarray(value)
     except ValueError:
         array = np.asarray(None)
-    if array.dtype.kind not in "iuf" or array.size == 0:
+    if array.dtype.kind not in "iuf" or array.size == 0 or array.ndim == 0:
         raise InputError(f"{field}: nested lists of numbers of equal lengths are expected")
     if array.dtype.kind in "iu" and array.shape[-1] == 3:
         if array.min() < 0 or array.max() > 255:
@@ -313,15 +343,30 @@ def _v2_inputs(inputs: Any, spec: InputSpec) -> list[Array]:
     if not isinstance(data, list) or not data:
         raise InputError(f"{field}.data: a list is expected"
                          + ("; the binary extension is not supported" if data is None else ""))
+    if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
+        raise InputError(f"{field}.shape: a list of whole numbers is expected, not {_named(shape)}")
     if datatype == "BYTES":
+        if math.prod(shape) != len(data):
+            raise InputError(f"{field}.data: {len(data)} texts do not fit shape {shape}")
         items: list[Array] = []
         for index, text in enumerate(_list(data, f"{field}.data")):
-            items += _encoded({"": text}, spec, f"{field}.data[{index}]")[0]
+            name = f"{field}.data[{index}]"
+            _add(items, *_encoded({"": text}, spec, name), name, spec)
         return items
-    if datatype not in _V2_TYPES:
-        raise InputError(f"{field}.datatype: {datatype!r}; one of BYTES, UINT8, FP32 is expected")
+    if not isinstance(datatype, str) or datatype not in _V2_TYPES:
+        raise InputError(f"{field}.datatype: {_named(datatype)}; one of BYTES, UINT8, FP32 is expected")
+    return _tensor(_v2_array(data, shape, datatype, f"{field}.data"), spec, field)[0]
+
+
+def _v2_array(data: list[Any], shape: list[int], datatype: str, field: str) -> Array:
     try:
-        array = np.asarray(data, dtype=_V2_TYPES[datatype]).reshape(shape)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{field}.data: does not fit shape {shape!r} of {datatype}: {error}") from None
-    return _tensor(array, spec, field)[0]
+        array = np.asarray(data)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):
+        raise InputError(f"{field}: {'whole ' if datatype == 'UINT8' else ''}numbers are expected for {datatype}")
+    if datatype == "UINT8" and (array.min() < 0 or array.max() > 255):
+        raise InputError(f"{field}: numbers from 0 to 255 are expected for UINT8")
+    if array.size != math.prod(shape):
+        raise InputError(f"{field}: {array.size} numbers do not fit shape {shape}")
+    return array.astype(_V2_TYPES[datatype]).reshape(shape)

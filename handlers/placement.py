@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ def _plan_entry(path: Path, model: str) -> dict[str, Any] | None:
 
 def _claim(entry: dict[str, Any], locks: Path, model: str) -> Place:
     locks.mkdir(parents=True, exist_ok=True)
-    slots = [tuple(slot["cpus"]) for slot in entry["slots"]]
+    slots = [tuple(sorted(slot["cpus"])) for slot in entry["slots"]]
     now = tuple(sorted(os.sched_getaffinity(0)))
     # the slot that a launcher has already pinned this process to comes first
     order = sorted(range(len(slots)), key=lambda index: (slots[index] != now, index))
@@ -115,9 +116,9 @@ def _lock(path: Path) -> bool:
 def _without_plan(model: str, why: str) -> Place:
     """One thread unless the user said otherwise: nothing here knows how many workers share these CPUs."""
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    threads = min(int(wanted), len(cpus)) if wanted.isdigit() and int(wanted) > 0 else 1
-    source = f"{why}; own affinity, " + ("threads from OMP_NUM_THREADS" if wanted.isdigit() else "one thread")
+    said = re.match(r"\s*0*([1-9][0-9]*)", os.environ.get("OMP_NUM_THREADS", ""))  # "4,2" is a list for nested teams
+    threads = min(int(said[1]), len(cpus)) if said else 1
+    source = f"{why}; own affinity, " + ("threads from OMP_NUM_THREADS" if said else "one thread")
     return Place(os.getpid(), model, None, cpus, threads, 1, source)
 
 

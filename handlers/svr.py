@@ -138,16 +138,16 @@ class SVRHead(nn.Module):
             with safe_open(str(path), framework="pt") as file:
                 description = json.loads((file.metadata() or {})["svr_head"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        except (OSError, KeyError, ValueError, SafetensorError) as error:
-            raise ArtifactError("cannot read the SVR head", where=str(path), why=str(error),
+            layers: list[nn.Module] = []
+            for index, layer in enumerate(description):
+                state = {key.split(".", 2)[2]: value for key, value in tensors.items()
+                         if key.startswith(f"layers.{index}.")}
+                layers.append(_rebuild(layer, state))
+            head = cls(layers, description)
+            head.load_state_dict(tensors)
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError, IndexError, SafetensorError) as error:
+            raise ArtifactError("cannot read the SVR head", where=str(path), why=f"{type(error).__name__}: {error}",
                                 remedy="write it with SVRHead.save, from SVRHead.from_sklearn(fitted)") from error
-        layers: list[nn.Module] = []
-        for index, layer in enumerate(description):
-            state = {key.split(".", 2)[2]: value for key, value in tensors.items()
-                     if key.startswith(f"layers.{index}.")}
-            layers.append(_rebuild(layer, state))
-        head = cls(layers, description)
-        head.load_state_dict(tensors)
         return head.eval()
 
     @classmethod
@@ -164,9 +164,9 @@ class SVRHead(nn.Module):
         layers: list[nn.Module] = []
         description: list[dict[str, Any]] = []
         for position, step in enumerate(steps):
-            if step is None or step == "passthrough":
-                continue
             last = position == len(steps) - 1
+            if (step is None or step == "passthrough") and not last:
+                continue
             for layer, facts in (_regressor(step) if last else _transformer(step)):
                 layers.append(layer)
                 description.append(facts)
@@ -174,7 +174,7 @@ class SVRHead(nn.Module):
 
 
 def _kind(estimator: Any) -> str:
-    """The class name of a scikit-learn object; a subclass or a look-alike is not one, since it may compute otherwise."""
+    """The class name of a scikit-learn object. A subclass or a look-alike is not one: it may compute otherwise."""
     kind = type(estimator)
     return kind.__name__ if kind.__module__.startswith("sklearn.") else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -228,6 +228,7 @@ def _regressor(step: Any) -> list[tuple[nn.Module, dict[str, Any]]]:
         return [_kernel({"kernel": "linear", "gamma": 1.0, "coef0": 0.0, "degree": 1},
                         weights, torch.ones(1, dtype=torch.float64), intercept)]
     if kind not in ("SVR", "NuSVR"):
+        kind = repr(step) if step is None or isinstance(step, str) else kind
         raise ArtifactError(f"{kind} cannot become an SVR head", remedy=f"supported: {SUPPORTED}")
     support = _fitted(step, "support_vectors_")
     if step.kernel not in KERNELS:
@@ -255,4 +256,6 @@ def _rebuild(layer: dict[str, Any], state: dict[str, torch.Tensor]) -> nn.Module
         return Affine(state["centre"], state["weight"], state["shift"])
     if layer["layer"] == "clip":
         return Clip(state["bounds"])
+    if layer["layer"] != "kernel" or facts["kernel"] not in KERNELS:
+        raise ValueError(f"layer {layer!r} is not known")
     return Kernel(**facts, support=state["support"], dual=state["dual"], intercept=state["intercept"])

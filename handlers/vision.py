@@ -73,21 +73,25 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
                     requests.append(inputs.parse(row, context.get_all_request_header(index), self.artifact.input))
                 except InputError as error:
                     requests.append(error)
+                except Exception:
+                    logger.exception("a request could not be read")
+                    requests.append(InputError("this request could not be read; the server's log says why", 500))
         items = [item for request in requests if isinstance(request, inputs.Request) for item in request.items]
         answers = self._answers(items)
-        replies, taken = [], 0
+        replies: list[bytes] = []
+        taken = 0
         with self.timer.stage("postprocess"):
             for index, request in enumerate(requests):
-                if isinstance(request, inputs.Request):
+                reply: bytes | InputError
+                if isinstance(request, InputError):
+                    reply = request
+                else:
                     own = answers[taken:taken + len(request.items)]
                     taken += len(request.items)
                     failed = next((answer for answer in own if isinstance(answer, InputError)), None)
-                    if failed is None:
-                        context.set_response_content_type(index, "application/json")
-                        replies.append(_dumps(self._wrap(request, own)))
-                        continue
-                    request = failed  # noqa: PLW2901
-                replies.append(_refuse(request, index, context))
+                    reply = failed or self._reply(request, own)
+                context.set_response_content_type(index, "application/json")
+                replies.append(_refuse(reply, index, context) if isinstance(reply, InputError) else reply)
         self.timer.images += len(items)
         self.timer.hand_over(context.metrics, self.artifact.name)
         return replies
@@ -117,6 +121,8 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
                 batch = self.tensor(items)
             with self.timer.stage("infer"):
                 outputs = self.network(batch)
+            if len(outputs) != len(items):
+                raise RuntimeError(f"the network answers a batch of {len(items)} with {len(outputs)} rows")
             with self.timer.stage("postprocess"):
                 return [self.answer(row) for row in outputs]
 
@@ -128,6 +134,13 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
         rows = [self.preprocessing.normalise(pixels(item)) if item.dtype == "uint8" else torch.from_numpy(item)[None]
                 for item in items]
         return torch.cat(rows).contiguous(memory_format=torch.channels_last)
+
+    def _reply(self, request: inputs.Request, answers: list[Any]) -> bytes | InputError:
+        try:
+            return _dumps(self._wrap(request, answers))
+        except Exception:
+            logger.exception("an answer cannot be sent as JSON (%s)", request.protocol)
+            return InputError("the answer to this input cannot be sent; the server's log says why", 500)
 
     def _wrap(self, request: inputs.Request, answers: list[Any]) -> Any:
         if request.protocol == "v1":
@@ -154,17 +167,18 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
 
 
 def _dumps(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _refuse(error: InputError, index: int, context: Any) -> bytes:
     context.set_response_status(error.code, _PHRASES[error.code], index)
-    context.set_response_content_type(index, "application/json")
     return _dumps({"code": error.code, "type": _TYPES[error.code], "message": str(error)})
 
 
 def v2_outputs(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Answers as KServe V2 tensors: a number becomes FP32 [N], a list of labels and probabilities two of [N, k]."""
+    """Answers as KServe V2 tensors: a number becomes FP32 [N], a text BYTES [N], a list of labels and probabilities
+    two of [N, k].
+    """
     outputs: list[dict[str, Any]] = []
     for key, first in answers[0].items():
         column = [answer[key] for answer in answers]
@@ -174,5 +188,6 @@ def v2_outputs(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 flat = [entry[name] for row in column for entry in row]
                 outputs.append({"name": name, "shape": shape, "datatype": datatype, "data": flat})
         else:
-            outputs.append({"name": key, "shape": [len(answers)], "datatype": "FP32", "data": column})
+            datatype = "BYTES" if isinstance(first, str) else "FP32"
+            outputs.append({"name": key, "shape": [len(answers)], "datatype": datatype, "data": column})
     return outputs

@@ -122,7 +122,8 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ArtifactError("the checkpoint is no state dict", where=str(path),
-                            why=f"it holds a {type(state).__name__}", remedy="torch.save(model.state_dict(), …), or safetensors")
+                            why=f"it holds a {type(state).__name__}",
+                            remedy="torch.save(model.state_dict(), …), or safetensors")
     return state
 
 

@@ -18,7 +18,8 @@ from handlers.transforms import InputSpec
 
 FILE = "model.yaml"
 Level = Annotated[int, Field(ge=0, le=255)]
-Triple = tuple[float, float, float]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Triple = tuple[Finite, Finite, Finite]
 
 
 class Section(BaseModel):
@@ -162,7 +163,7 @@ def read_spec(folder: Path) -> ModelSpec:
     path = folder / FILE
     try:
         data: Any = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ArtifactError("cannot read the model's description", where=str(path), why=str(error),
                             remedy="a model is a folder with a model.yaml: see the README's `Your own model`"
                             ) from error

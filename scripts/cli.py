@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from scripts import build, demo, plan, predict, serve
+from scripts import build, demo, lint, plan, predict, serve
 from scripts import inspect as inspect_
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False,
@@ -13,6 +13,7 @@ app.command()(build.build)
 app.command()(build.package)
 app.command()(plan.plan)
 app.command()(plan.config)
+app.command()(lint.lint)
 app.command()(serve.serve)
 app.command()(predict.predict)
 app.command("inspect")(inspect_.inspect)

@@ -20,7 +20,6 @@ sent by its client.
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -77,7 +76,7 @@ class Work:
             call = (folder / "syscall").read_text().split()
             if not call or call[0] != self._recv:
                 return False
-            link = os.readlink(folder / "fd" / str(int(call[1], 16)))
+            link = str((folder / "fd" / str(int(call[1], 16))).readlink())
         except FileNotFoundError:
             return None if folder.exists() else True  # an ended worker holds no request any more
         except ProcessLookupError:

@@ -29,10 +29,14 @@ def explain(failure: Failure, tail: Tail) -> tuple[str, ...]:
     explained = False
     for watch in failure.models:
         name = watch.plan.name
-        exception = tail.exception(name, watch.plan.version)
+        exception, shared = tail.exception(name, watch.plan.version), tail.exception_of_somebody()
         if exception:
             explained = True
             lines += _block(f"the last exception of a worker of {name}:", exception)
+        elif shared:
+            explained = True
+            lines += _block(f"the last exception of a worker, of {name} or another model (log4j2's pattern has no %t, "
+                            "so the log does not tell):", shared)
         elif watch.listed_workers:
             lines.append(f"the log holds no exception of a worker of {name}: it hangs, or was killed (out of memory, "
                          "an instruction that this CPU lacks), or log4j2 drops MODEL_LOG below WARN")

@@ -4,8 +4,9 @@ Only understanding lines lives here. `supervisor` reads and forwards them.
 
 TorchServe runs each worker's output through log4j, line by line and mixed with that of all others, as
 `2026-01-31T12:00:00,000 [INFO ] W-9000-name_1.0-stdout MODEL_LOG - ...`. The thread's name tells whose line it is.
-A traceback therefore counts only within the lines of one worker. The worker writes it at INFO: a log4j2
-configuration that drops MODEL_LOG below WARN drops the exceptions too.
+A traceback therefore counts only within the lines of one worker. Where the log4j2 pattern leaves the thread (%t) out,
+all workers share one stream: nobody can tell whose an exception is, and two at once garble each other. The worker
+writes its traceback at INFO: a configuration that drops MODEL_LOG below WARN drops the exceptions too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ KEPT = 400  # lines of the whole log
 KEPT_OF_A_WORKER = 150  # more than the longest traceback that TorchServe wraps around a handler's own
 MESSAGE_LINES = 12  # of one exception
 
-_PREFIX = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* +\[? *(?P<level>TRACE|DEBUG|INFO|WARN|ERROR|FATAL) *\]? +"
-                     r"(?P<thread>\S.*?) +(?P<logger>\S+) - (?P<text>.*)", re.DOTALL)
+_PREFIX = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* +\[? *(?P<level>TRACE|DEBUG|INFO|WARN|ERROR|FATAL) *\]? +")
 _WORKER = re.compile(r"W-(?P<port>\d+)-(?P<tag>.+?)(?P<stream>-stdout|-stderr)?")
 _LOAD_FAILED = re.compile(r"Load model failed: (?P<name>.+?), error: ")
 _TELLING = ("MODEL_LOG - ", "Load model failed", "Backend worker error")  # all that `Tail` looks at when a line comes
@@ -51,10 +51,13 @@ class Line:
 
 def parse_line(line: str) -> Line:
     """Takes TorchServe's prefix off a line, if it has one."""
-    found = _PREFIX.fullmatch(line.rstrip("\r\n"))
+    line = line.rstrip("\r\n")
+    found = _PREFIX.match(line)
     if found is None:
-        return Line(line.rstrip("\r\n"))
-    return Line(found["text"], found["level"], found["thread"], found["logger"])
+        return Line(line)
+    names, _, text = line[found.end():].partition(" - ")
+    thread, _, logger = names.rpartition(" ")
+    return Line(text, found["level"], thread.strip(), logger)
 
 
 def last_exception(texts: Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +82,7 @@ class Tail:
     def __init__(self) -> None:
         self._lock = Lock()
         self._lines: deque[str] = deque(maxlen=KEPT)
-        self._workers: dict[str, deque[str]] = {}  # by tag, stream and port; the one heard last comes last
+        self._workers: dict[str, deque[str]] = {}  # by thread; the one heard last comes last
         self._load_failures: Counter[str] = Counter()  # by model name
         self._start_failures: Counter[str] = Counter()  # by tag
         self._overdue: Counter[str] = Counter()  # by tag
@@ -93,10 +96,11 @@ class Tail:
                 parsed = parse_line(line)
                 worker = _WORKER.fullmatch(parsed.thread)
                 self._count(parsed, worker["tag"] if worker is not None else "")
-                if worker is not None and parsed.logger == "MODEL_LOG":
-                    lines = self._workers.pop(parsed.thread, None) or deque(maxlen=KEPT_OF_A_WORKER)
+                if parsed.logger == "MODEL_LOG":
+                    stream = parsed.thread if worker is not None else ""
+                    lines = self._workers.pop(stream, None) or deque(maxlen=KEPT_OF_A_WORKER)
                     lines.append(parsed.text)
-                    self._workers[parsed.thread] = lines
+                    self._workers[stream] = lines
 
     def failed_starts(self, model: str, version: str) -> int:
         """How often TorchServe said that a worker of this model could not start, since the log began."""
@@ -122,6 +126,12 @@ class Tail:
         if model:
             return ()
         return last_exception([line.text for line in map(parse_line, everything) if not line.level])
+
+    def exception_of_somebody(self) -> tuple[str, ...]:
+        """The last exception among lines that do not tell whose they are; empty where they do."""
+        with self._lock:
+            lines = list(self._workers.get("", ()))
+        return last_exception(lines)
 
     def trouble(self, count: int = 12) -> tuple[str, ...]:
         """The last lines, of anybody, that speak of trouble; empty when none does."""

@@ -73,7 +73,12 @@ def test_machine(name: str) -> None:
 
 
 def test_machines_are_what_their_script_writes(tmp_path: Path) -> None:
+    beside = tmp_path / "laptop-8-bare" / "expected-plans.json"
+    beside.parent.mkdir()
+    beside.write_text("kept\n")
     subprocess.run([sys.executable, FIXTURES / "make_machines.py", tmp_path], check=True)
+    assert beside.read_text() == "kept\n"
+    beside.unlink()
 
     def tree(folder: Path) -> dict[str, str]:
         return {str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_text()
@@ -311,7 +316,7 @@ def test_broken_v1_file_is_named(tmp_path: Path, quota: str, period: str, name: 
 
 
 def test_a_broken_level_is_not_hidden_by_a_sound_one(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="/sys/fs/cgroup/cpu.max is broken"):
+    with pytest.raises(MachineError, match=r"/sys/fs/cgroup/cpu.max is broken"):
         limits(tmp_path, {"a/cpu.max": "100000 100000", "cpu.max": ""}, "0::/a\n")
 
 
@@ -364,3 +369,40 @@ def test_broken_throttling_is_named(tmp_path: Path) -> None:
         read_throttling(tmp_path / "cpu.stat")
     with pytest.raises(MachineError, match="cannot read the throttling counters"):
         read_throttling(tmp_path / "missing")
+
+
+# --- RAM and host name -------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("limit", "ram", "memory"), [
+    ("max", "16384 kB", 16 * 2**20), ("8388608", "16384 kB", 8 * 2**20), ("99999999999", "16384 kB", 16 * 2**20),
+    ("max", None, None), ("8388608", None, 8 * 2**20)])
+def test_ram_is_the_last_bound_of_memory(tmp_path: Path, limit: str, ram: str | None, memory: int | None) -> None:
+    make(tmp_path, {"memory.max": limit})
+    if ram is not None:
+        (tmp_path / "proc/meminfo").write_text(f"MemTotal:       {ram}\nMemFree:  1 kB\n")
+    found = read_limits(tmp_path, range(4))
+    assert found.memory == memory
+    assert ("; RAM /proc/meminfo MemTotal = 16384 kB" in found.memory_source) == (memory == 16 * 2**20)
+    assert found.memory_source.startswith("no memory limit: ") == (limit == "max")
+
+
+@pytest.mark.parametrize("content", ["", " many kB", " 0 kB", " 16384", " 16384 MB"])
+def test_broken_ram_is_named(tmp_path: Path, content: str) -> None:
+    make(tmp_path, {})
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal:{content}\n")
+    with pytest.raises(MachineError, match=r"/proc/meminfo is broken"):
+        read_limits(tmp_path, range(4))
+
+
+def test_meminfo_without_a_total_is_no_bound(tmp_path: Path) -> None:
+    make(tmp_path, {})
+    (tmp_path / "proc/meminfo").write_text("MemFree:  1 kB\n")
+    assert read_limits(tmp_path, range(4)).memory is None
+
+
+def test_the_host_is_the_pods_own_name(tmp_path: Path) -> None:
+    make(tmp_path, {})
+    assert read_limits(tmp_path, range(4)).host == ""
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/hostname").write_text("scorer-7d4b9-x2x4z\n")
+    assert read_limits(tmp_path, range(4)).host == "scorer-7d4b9-x2x4z"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +16,12 @@ from serving.watch import ModelWatch
 
 MakePlan = Callable[..., Plan]
 MakeStatus = Callable[..., ModelStatus]
-LOGS = Path(__file__).parent / "logs"
+EXCERPTS = Path(__file__).parent / "excerpts"
 
 
 def tail_of(name: str) -> Tail:
     tail = Tail()
-    for line in (LOGS / f"{name}.txt").read_text().splitlines():
+    for line in (EXCERPTS / f"{name}.txt").read_text().splitlines():
         tail.feed(line)
     return tail
 
@@ -37,6 +38,19 @@ def test_model_to_blame_is_told_with_its_exception(watch: ModelWatch) -> None:
     lines = explain(Failure("bad cannot start", (watch,)), tail_of("raises_in_initialize"))
     assert lines[:2] == ("bad cannot start", "the last exception of a worker of bad:")
     assert lines[-1] == "    ValueError: weights do not fit the network: expected 1280 features, found 512"
+
+
+@pytest.mark.parametrize("watch", ["badrt"], indirect=True)
+def test_exception_of_another_model_is_not_pinned_on_this_one(watch: ModelWatch) -> None:
+    """Where the log's pattern has no thread, the report says that it cannot tell."""
+    tail = Tail()
+    for line in (EXCERPTS / "raises_in_initialize.txt").read_text().splitlines():
+        tail.feed(re.sub(r"(\[\w+ ?\]) \S+ ", r"\1 ", line))
+    lines = explain(Failure("badrt cannot start", (watch,)), tail)
+    assert "of badrt or another model" in lines[1]
+    assert lines[-1].strip().startswith("ValueError")
+    named = explain(Failure("badrt cannot start", (watch,)), tail_of("raises_in_initialize"))
+    assert not any("ValueError" in line for line in named)
 
 
 @pytest.mark.parametrize("watch", ["badkill"], indirect=True)

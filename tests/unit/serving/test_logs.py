@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from serving.logs import Line, Tail, last_exception, parse_line
 
-EXCERPTS = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "logs").glob("*.txt"))}
+EXCERPTS = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "excerpts").glob("*.txt"))}
 
 
 def tail_of(name: str) -> Tail:
@@ -21,6 +22,26 @@ def tail_of(name: str) -> Tail:
 def test_prefix_is_taken_off() -> None:
     line = "2026-12-02T06:39:06,209 [INFO ] W-9000-bad_1.0-stdout MODEL_LOG - ValueError: a - b\n"
     assert parse_line(line) == Line("ValueError: a - b", "INFO", "W-9000-bad_1.0-stdout", "MODEL_LOG")
+
+
+@pytest.mark.parametrize(("line", "parsed"), [
+    ("2026-12-02T06:39:01,230 [INFO ] main org.pytorch.serve.wlm.ModelManager - Model bad loaded.",
+     Line("Model bad loaded.", "INFO", "main", "org.pytorch.serve.wlm.ModelManager")),
+    ("2026-12-02T06:39:06,281 [WARN ] BatchAggregator - Load model failed: bad - x",
+     Line("Load model failed: bad - x", "WARN", "", "BatchAggregator")),
+    ("2026-12-02T06:39:06,281 [INFO ] W-9000-bad_1.0-stdout MODEL_LOG - ",
+     Line("", "INFO", "W-9000-bad_1.0-stdout", "MODEL_LOG"))], ids=["plain", "no thread", "no text"])
+def test_patterns_of_the_log(line: str, parsed: Line) -> None:
+    assert parse_line(line) == parsed
+
+
+def test_without_threads_in_the_pattern_nobody_is_named() -> None:
+    tail = Tail()
+    for line in EXCERPTS["raises_in_initialize"].splitlines():
+        tail.feed(re.sub(r"(\[\w+ ?\]) \S+ ", r"\1 ", line))
+    assert tail.exception("bad", "1.0") == ()
+    assert tail.exception_of_somebody()[-1].startswith("ValueError: weights do not fit")
+    assert tail.failed_starts("bad", "1.0") == 1
 
 
 @pytest.mark.parametrize("line", ["Model server started.", "\tat java.lang.Thread.run(Thread.java:840) [?:?]",
