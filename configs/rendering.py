@@ -198,7 +198,7 @@ def environment(plan: Plan, rendered: Rendered, inherited: Mapping[str, str],
     result = dict(inherited)
     notes = [f"environment: {name}={result.pop(name)} is removed: {why}" for name, why in _REMOVED.items()
              if name in result]
-    notes += [f"environment: {name}={value} is ignored: {key} is in the file, and the file does not enable variables"
+    notes += [f"environment: {name}={value} is ignored: it would set {key}, and the file does not let variables do so"
               for name, value in sorted(result.items())
               if (key := key_of_variable(name)) and name != "TS_OPEN_INFERENCE_PROTOCOL"]
     for name, value in _variables(plan, rendered, python, inherited.get("PATH", os.defpath)).items():

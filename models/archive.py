@@ -152,8 +152,8 @@ def check(archive: Path, artifact: Artifact) -> Measured:
                               cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         why = _last_lines(done.stderr) if done.returncode > 0 else f"the process died of signal {-done.returncode}"
-        raise ArtifactError("the archive does not work, and was not put into the model store", where=archive.name,
-                            why=why)
+        raise ArtifactError("the archive does not work, and was not put into the model store",
+                            where=f"{artifact.name}.mar", why=why)
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -5,15 +5,23 @@ Fitting and heads live elsewhere; nothing here runs in a worker.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import pickletools
+import re
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import torch
 from torch import nn
 
 from handlers.errors import ArtifactError
+
+# what a pickled state dict refers to
+_OF_TENSORS = re.compile(r"collections\.OrderedDict|(__builtin__|builtins)\.set|torch\.(\w+Storage|Size)|"
+                         r"torch\.(b?float|u?int)\d+|torch\.storage\.\w+|torch\._utils\._rebuild_\w+|torch\.nn\.parameter\.Parameter")
 
 
 class StageStatistics(nn.Module):
@@ -103,21 +111,25 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
     """
     kind = weights_kind(path)
     if kind == "safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(str(path))
+        try:
+            return load_file(str(path))
+        except SafetensorError as error:
+            raise ArtifactError("cannot read the weights", where=str(path), why=str(error)) from error
     if kind != "checkpoint":
         remedy = "give it as network.file" if kind == "TorchScript" else "save model.state_dict() instead"
         raise ArtifactError(f"{kind} is no state dict", where=str(path), remedy=remedy)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its restricted reader stumbles over
-        try:
-            names = ", ".join(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path))))
-        except Exception:
-            names = ""
-        raise ArtifactError("the checkpoint holds more than tensors, and is not opened", where=str(path),
-                            why=f"it refers to {names}" if names else str(error).splitlines()[0],
+        names = ", ".join(_foreign_globals(path))
+        # of torch's message only the finding: the rest advises to open the file all the same
+        finding = str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
+        raise ArtifactError("the checkpoint holds more than tensors, and is not opened" if names
+                            else "cannot read the checkpoint", where=str(path),
+                            why=f"it refers to {names}" if names else finding,
                             remedy="torch.save(model.state_dict(), …), or safetensors") from None
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
@@ -127,11 +139,49 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
+def _foreign_globals(path: Path) -> list[str]:
+    """The functions and classes that a checkpoint would call, beyond those that tensors need.
+
+    Read from the pickles' opcodes: nothing is imported or run.
+    """
+    names: set[str] = set()
+    with contextlib.suppress(Exception):  # a damaged file names what it names before the damage
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for entry in archive.namelist():
+                    if entry.endswith("/data.pkl"):
+                        with archive.open(entry) as stream:
+                            _collect_globals(stream, names)
+        else:
+            with path.open("rb") as stream:
+                while True:  # an older checkpoint is several pickles, one after the other
+                    _collect_globals(stream, names)
+    return sorted(name for name in names if not _OF_TENSORS.fullmatch(name))
+
+
+def _collect_globals(stream: IO[bytes], names: set[str]) -> None:
+    texts: list[str] = []
+    memo: dict[int, str | None] = {}
+    last: str | None = None  # what the previous opcode pushed, if a text
+    for opcode, argument, _ in pickletools.genops(stream):
+        if opcode.name in ("GLOBAL", "INST"):
+            names.add(str(argument).replace(" ", "."))
+        elif opcode.name == "STACK_GLOBAL":
+            names.add(".".join(texts[-2:]))
+        elif opcode.name == "MEMOIZE":
+            memo[len(memo)] = last
+        if opcode.name in ("BINGET", "LONG_BINGET"):
+            last = memo.get(cast(int, argument))
+        else:
+            last = argument if isinstance(argument, str) and "UNICODE" in opcode.name else None
+        if last is not None:
+            texts.append(last)
+
+
 def weights_kind(path: Path) -> str:
     """What a file is, by its content: "safetensors", "TorchScript", "checkpoint", "ONNX" or "an unknown file"."""
-    import zipfile
-
-    head = path.read_bytes()[:64]
+    with path.open("rb") as file:
+        head = file.read(64)
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -174,7 +224,12 @@ def load_torchscript(path: Path) -> torch.jit.ScriptModule:
     if kind != "TorchScript":
         raise ArtifactError(f"{kind} is no TorchScript", where=str(path),
                             remedy="torch.jit.trace(model.eval(), example).save(…)")
-    return cast(torch.jit.ScriptModule, torch.jit.load(str(path), map_location="cpu").eval())  # type: ignore[no-untyped-call]
+    try:
+        network = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        return cast(torch.jit.ScriptModule, network)
+    except (RuntimeError, ValueError) as error:
+        raise ArtifactError("cannot open the network", where=str(path), why=str(error).partition("\n")[0],
+                            remedy="save it again with this version of torch") from error
 
 
 def _import(name: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -672,3 +674,10 @@ def test_law_a_plan_survives_json(tmp_path_factory: pytest.TempPathFactory, pod:
     path: Path = tmp_path_factory.mktemp("plan") / "plan.json"
     path.write_text(json.dumps(decided.to_dict()))
     assert read_plan(path) == decided
+
+
+def test_planning_needs_no_torch() -> None:
+    """It runs in milliseconds before the JVM starts."""
+    code = ("import sys, configs.planning, configs.rendering, configs.lint\n"
+            "sys.exit(len({'torch', 'numpy', 'PIL'} & set(sys.modules)))")
+    assert subprocess.run([sys.executable, "-c", code], cwd=MACHINES.parents[2], check=False).returncode == 0
