@@ -58,7 +58,7 @@ def render(plan: Plan, settings: Settings, model_store: Path, folder: Path) -> R
     try:
         folder.mkdir(parents=True, exist_ok=True)
         rendered = Rendered(folder, folder / "config.properties", folder / "plan.json", folder / "log4j2.xml",
-                            folder / "metrics.yaml", _tmp(folder))
+                            folder / "metrics.yaml", private_tmp(folder))
         _write(rendered.plan, json.dumps(plan.to_dict(), indent=1) + "\n")
         _write(rendered.config, config_properties(plan, settings, model_store, rendered))
         _write(rendered.log4j2, log4j2(settings.access_log))
@@ -69,7 +69,11 @@ def render(plan: Plan, settings: Settings, model_store: Path, folder: Path) -> R
     return rendered
 
 
-def _tmp(folder: Path) -> Path:
+def private_tmp(folder: Path) -> Path:
+    """A run folder's own folder for temporary files, made if it is missing.
+
+    Elsewhere where the path of a socket in it would be too long.
+    """
     tmp = folder / "tmp"
     if len(str(tmp)) > _LONGEST_TMP:
         # kept for the folder's next start too, so that nothing piles up; TMPDIR may be long itself

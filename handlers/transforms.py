@@ -5,7 +5,7 @@ Decoding is `inputs`' business. Nothing here knows of requests or files.
 
 from __future__ import annotations
 
-import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+# arrays that Pillow or a request owns are read, never written
+warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+
 Image = NDArray[np.uint8]
-INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,3 @@ class Preprocess:
     def __call__(self, images: list[Image]) -> torch.Tensor:
         """Photos of any sizes → float32 [N, 3, size, size]."""
         return self.normalise(torch.cat([self.pixels(image) for image in images]))
-
-
-def smallest_photo(spec: InputSpec) -> int:
-    """The smallest side, in pixels, that resizing accepts without a side rounding to nothing."""
-    return math.ceil(spec.size / spec.resize)

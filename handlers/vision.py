@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from handlers.metrics import StageTimer  # noqa: E402
 from handlers.transforms import Preprocess  # noqa: E402
 
 logger = logging.getLogger(__name__)
-# arrays that Pillow or a request owns are read, never written
-warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
 
 _PHRASES = {400: "Bad Request", 413: "Payload Too Large", 500: "Internal Server Error"}
 _TYPES = {400: "InvalidInput", 413: "InputTooLarge", 500: "InternalError"}

@@ -27,7 +27,7 @@ def serve(
     """
     with errors_as_messages():
         from configs.errors import ServerError
-        from configs.rendering import environment, render
+        from configs.rendering import environment, private_tmp, render
         from scripts.pod import plan_pod, reasons_table, torchserve_command
         from serving.supervisor import Supervisor
 
@@ -39,6 +39,7 @@ def serve(
             raise ServerError("TorchServe needs Java, and there is none on PATH" + (" or in JAVA_HOME" if java else ""),
                               remedy="apt-get install openjdk-17-jre-headless")
         plan, settings = plan_pod(Path("/"), serving, model_store)
+        _clear(private_tmp(folder.resolve()))
         rendered = render(plan, settings, model_store, folder)
         out.print(reasons_table(plan))
         variables, notes = environment(plan, rendered, os.environ, Path(sys.executable))
@@ -54,3 +55,20 @@ def serve(
             run_dir=rendered.folder, echo=lambda line: print(line, flush=True), health_address=settings.bind,
             key_file=rendered.folder / "key_file.json" if settings.token_authorization else None)
         raise typer.Exit(supervisor.run())
+
+
+def _clear(tmp: Path) -> None:
+    """Removes what a killed JVM left: unpacked archives pile up otherwise.
+
+    Raises:
+        ServerError: a server is running from there.
+    """
+    from configs.errors import ServerError
+
+    pid_file = tmp / ".model_server.pid"
+    pid = pid_file.read_text().strip() if pid_file.is_file() else ""
+    command = Path("/proc", pid, "cmdline") if pid.isdigit() else None
+    if command is not None and command.is_file() and b"org.pytorch.serve.ModelServer" in command.read_bytes():
+        raise ServerError("a server is running from this folder already", where=str(tmp.parent), why=f"pid {pid}",
+                          remedy="stop it, or give this one another --run-dir")
+    shutil.rmtree(tmp / "models", ignore_errors=True)

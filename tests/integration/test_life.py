@@ -133,6 +133,13 @@ def test_under_a_quota_of_one_cpu_each_model_has_one_thread(start: Start, one_cp
     assert server.left_over() == []
 
 
+def test_a_second_server_from_the_same_folder_is_refused(start: Start, store: Path) -> None:
+    server = start(models={"colours": {}}).wait_until_ready()
+    done = tscpu("serve", "--model-store", store, "--run-dir", server.run_dir, check=False)
+    assert done.returncode == 2 and "already" in done.stderr
+    assert server.ready()
+
+
 def test_health_port_tells_live_from_ready(start: Start) -> None:
     server = start(models={"colours": {}})
     wait_for(lambda: httpx_status(server, "/live") == 200, 30, server.text)
