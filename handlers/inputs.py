@@ -18,7 +18,8 @@ import binascii
 import io
 import json
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ MAX_ITEMS = 64
 MAX_ASPECT = 50
 # Pixels are counted below, before anything is decoded, against the model's own limit.
 PILImage.MAX_IMAGE_PIXELS = None
+# Pillow's of damaged files that it can read all the same: each repeats the file's own numbers, so no filter stops them
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 Array = NDArray[Any]
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
@@ -76,7 +79,7 @@ def parse(row: Mapping[str, Any], headers: Mapping[str, str], spec: InputSpec) -
                  if isinstance(value, str) and name.lower() == "content-type"), "")
     if kind.lower().startswith("application/x-www-form-urlencoded"):
         # what curl says of -d and --data-binary unless told otherwise; the bytes are already mangled
-        raise InputError(f"the body was sent as {kind}: {_HOW}")
+        raise InputError(f"the body was sent as {kind[:60]}: {_HOW}")
     field, body = _field(row)
     if isinstance(body, bytes | bytearray) and kind.lower().startswith("application/json"):
         body = _json(bytes(body))
@@ -98,20 +101,28 @@ def parse(row: Mapping[str, Any], headers: Mapping[str, str], spec: InputSpec) -
 
 
 def _named(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"a {type(value).__name__}"
+    """A value as a message shows it. Lists and objects by their kind only: they may be nested without end."""
+    text = repr(value) if value is None or isinstance(value, str | int | float) else ""
+    return text if 0 < len(text) <= 40 else f"a {type(value).__name__}"
+
+
+def _names(names: Iterable[str]) -> str:
+    """Names that a client gave, as a message repeats them: not many, and none long."""
+    chosen = [name[:40] for name in sorted(names)]
+    return ", ".join(chosen[:5] + ["…"] * (len(chosen) > 5))
 
 
 def _field(row: Mapping[str, Any]) -> tuple[str, Any]:
     if "body" in row:
         return "body", row["body"]
     if len(row) == 1:
-        return next(iter(row.items()))
+        field, value = next(iter(row.items()))
+        return field[:40], value
     for key in KEYS:
         if key in row:
             return key, row[key]
     raise InputError("the form has no fields" if not row else
-                     f"the form has the fields {', '.join(sorted(row))}: send one, or name the photo's field data")
+                     f"the form has the fields {_names(row)}: send one, or name the photo's field data")
 
 
 def _json(body: bytes) -> Any:
@@ -228,8 +239,7 @@ def _safetensors(data: bytes, field: str) -> Array:
     except (SafetensorError, ValueError) as error:
         raise InputError(f"{field}: not safetensors that can be read: {_first_line(error)}") from None
     if len(tensors) != 1:
-        raise InputError(f"{field}: the file holds {len(tensors)} tensors ({', '.join(sorted(tensors))}); one is "
-                         "expected")
+        raise InputError(f"{field}: the file holds {len(tensors)} tensors ({_names(tensors)}); one is expected")
     array: Array = next(iter(tensors.values()))
     return array
 
@@ -248,12 +258,14 @@ def _tensor(array: Array, spec: InputSpec, field: str) -> tuple[list[Array], boo
         _check_aspect(height, width, field)
         return items, many
     if array.dtype.kind == "f" and array.shape[-3:] == (3, size, size) and array.ndim in (3, 4):
-        floats = [np.ascontiguousarray(item, dtype=np.float32) for item in items]
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused with it
+            floats = [np.ascontiguousarray(item, dtype=np.float32) for item in items]
         if not all(np.isfinite(item).all() for item in floats):
             raise InputError(f"{field}: the tensor holds NaN or infinity")
         return floats, many
-    raise InputError(f"{field}: {array.dtype} {list(array.shape)} is no image: uint8 [H, W, 3] pixels or float32 "
-                     f"[3, {size}, {size}] normalised are expected, with or without a batch dimension before them")
+    raise InputError(f"{field}: {str(array.dtype)[:40]} {list(array.shape)} is no image: uint8 [H, W, 3] pixels or "
+                     f"float32 [3, {size}, {size}] normalised are expected, with or without a batch dimension before "
+                     "them")
 
 
 def _instances(instances: Any, spec: InputSpec) -> list[Array]:
@@ -290,7 +302,7 @@ def _encoded(holder: Mapping[str, Any], spec: InputSpec, prefix: str, nested: bo
     key = next((key for key in (*KEYS, "") if key in holder), None)
     if key is None:
         raise InputError(f"{prefix or 'body'}: one of {', '.join(KEYS)} is expected"
-                         + (f", not {', '.join(sorted(map(str, holder))[:5])}" if holder else ""))
+                         + (f", not {_names(holder)}" if holder else ""))
     field = ".".join(part for part in (prefix, key) if part)
     value = holder[key]
     if isinstance(value, dict) and not nested:
@@ -331,7 +343,7 @@ def _numbers(value: Any, spec: InputSpec, field: str) -> tuple[list[Array], bool
         if array.min() < 0 or array.max() > 255:
             raise InputError(f"{field}: pixels from 0 to 255 are expected")
         return _tensor(array.astype(np.uint8), spec, field)
-    return _tensor(array.astype(np.float32), spec, field)
+    return _tensor(array.astype(np.float64), spec, field)  # JavaScript writes 1.0 as 1
 
 
 def _v2_inputs(inputs: Any, spec: InputSpec) -> list[Array]:
@@ -369,4 +381,5 @@ def _v2_array(data: list[Any], shape: list[int], datatype: str, field: str) -> A
         raise InputError(f"{field}: numbers from 0 to 255 are expected for UINT8")
     if array.size != math.prod(shape):
         raise InputError(f"{field}: {array.size} numbers do not fit shape {shape}")
-    return array.astype(_V2_TYPES[datatype]).reshape(shape)
+    with np.errstate(over="ignore"):  # see _tensor
+        return array.astype(_V2_TYPES[datatype]).reshape(shape)

@@ -47,7 +47,7 @@ class Place:
 
 def take_place(model: str) -> Place:
     """Claims a slot for a worker of this model, pins every thread of the process and sets torch's threads."""
-    plan_path = os.environ.get(PLAN_VARIABLE)
+    plan_path = os.environ.get(PLAN_VARIABLE) or None  # an empty value unsets it
     entry = _plan_entry(Path(plan_path), model) if plan_path else None
     if plan_path is None or entry is None:
         place = _without_plan(model, "no plan: TSCPU_PLAN is not set" if plan_path is None

@@ -145,7 +145,7 @@ class SVRHead(nn.Module):
                 layers.append(_rebuild(layer, state))
             head = cls(layers, description)
             head.load_state_dict(tensors)
-        except (OSError, KeyError, ValueError, TypeError, RuntimeError, IndexError, SafetensorError) as error:
+        except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
             raise ArtifactError("cannot read the SVR head", where=str(path), why=f"{type(error).__name__}: {error}",
                                 remedy="write it with SVRHead.save, from SVRHead.from_sklearn(fitted)") from error
         return head.eval()

@@ -31,7 +31,7 @@ SIZE = 16
 SPEC = InputSpec(size=SIZE, resize=18, interpolation="bicubic", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), exif=True,
                  background=(10, 200, 30), max_pixels=10_000)
 RAW, JSON, FORM = "application/octet-stream", "application/json", "multipart/form-data; boundary=x"
-PHOTO = load_photo("coffee")[100:140, 200:260]  # 40 high, 60 wide
+PHOTO = load_photo("coffee")[100:140, 200:260].copy()  # 40 high, 60 wide
 RGB = PILImage.fromarray(PHOTO)
 GREY = RGB.convert("L")
 FEW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -237,7 +237,8 @@ def test_p27_empty_text() -> None:
 
 
 def test_p27_unknown_key_is_named_beside_the_known() -> None:
-    assert refused({"picture": PNG64}, JSON) == "body: one of data, body, image, image_bytes, b64 is expected, not picture"
+    message = refused({"picture": PNG64}, JSON)
+    assert message == "body: one of data, body, image, image_bytes, b64 is expected, not picture"
 
 
 def test_p27_base64_of_any_file() -> None:
@@ -259,6 +260,13 @@ def test_v1_floats_are_a_normalised_tensor() -> None:
     item = only(ask(v1(tensor.tolist()), JSON))
     assert item.dtype == np.float32
     assert np.array_equal(item, tensor)
+
+
+def test_v1_whole_numbers_may_be_a_normalised_tensor() -> None:
+    """JavaScript writes 1.0 as 1."""
+    item = only(ask(v1([[[1] * SIZE] * SIZE] * 3), JSON))
+    assert item.dtype == np.float32
+    assert (item == 1.0).all()
 
 
 @pytest.mark.parametrize("instances", [[], {}, None, "text", 5, [PNG64] * (MAX_ITEMS + 1)],
@@ -523,9 +531,9 @@ def test_p28_pixels_are_counted_before_they_are_decoded() -> None:
 
 
 def test_p28_a_bomb_costs_nothing() -> None:
-    bomb = encoded(PILImage.new("1", (30_000, 30_000)))
-    assert len(bomb) < 200_000
-    assert "30000×30000" in refused(bomb, code=413)
+    bomb = encoded(PILImage.new("1", (10_000, 10_000)))
+    assert len(bomb) < 30_000
+    assert "10000×10000" in refused(bomb, code=413)
 
 
 def test_p28_tensors_count_too() -> None:
@@ -665,6 +673,7 @@ def test_p29_exif_orientation(orientation: int, kind: str) -> None:
     assert np.array_equal(decode(data, dataclasses.replace(SPEC, exif=False)), as_it_lies)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # pytest lifts the handlers' own filter
 def test_p29_a_damaged_exif_spoils_no_photo() -> None:
     exif = PILImage.Exif()
     exif.update({0x0112: 6, 0x010F: "a camera maker", 0x011A: 72.0, 0x0131: "software"})
@@ -685,8 +694,8 @@ def test_p29_truncated(kind: str, options: dict[str, Any], kept: float) -> None:
     assert f"({int(len(data) * kept)} bytes)" in refused(data[:int(len(data) * kept)])
 
 
-@pytest.mark.parametrize("data", [b"ten bytes!", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF", b"GIF89a", b"BM" + b"\0" * 60,
-                                  b"%PDF-1.7", b"\0" * 100, b"{}"],
+@pytest.mark.parametrize("data", [b"ten bytes!", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF", b"GIF89a",
+                                  b"BM" + b"\0" * 60, b"%PDF-1.7", b"\0" * 100, b"{}"],
                          ids=["text", "PNG", "JPEG", "WebP", "GIF", "BMP", "PDF", "zeros", "JSON"])
 def test_p23_what_is_no_photo(data: bytes) -> None:
     assert f"({len(data)} bytes)" in refused(data)
@@ -724,8 +733,8 @@ def never_anything_but_input_error(body: Any, kind: str) -> None:
         assert pixels or (item.dtype == np.float32 and item.shape == (3, SIZE, SIZE))
 
 
-STARTS = [b"", PNG[:60], JPEG[:200], b"GIF89a\x05\0\x05\0", encoded(RGB, "WEBP")[:40], b"\x93NUMPY\1\0\x50\0{'descr': '|u1',",
-          b"\x93NUMPY\2\0", b"\x20\0\0\0\0\0\0\0{\"a\":"]
+STARTS = [b"", PNG[:60], JPEG[:200], b"GIF89a\x05\0\x05\0", encoded(RGB, "WEBP")[:40],
+          b"\x93NUMPY\1\0\x50\0{'descr': '|u1',", b"\x93NUMPY\2\0", b"\x20\0\0\0\0\0\0\0{\"a\":"]
 
 
 @FEW
@@ -774,6 +783,15 @@ BODIES = (VALUES | VALUES.map(lambda value: {"instances": [value]}) | VALUES.map
 def test_fuzz_json(body: Any) -> None:
     never_anything_but_input_error(body, JSON)
     never_anything_but_input_error(json.dumps(body).encode(), JSON)
+
+
+@pytest.mark.parametrize("row", [{"x" * 10_000: b""}, {f"{index}" * 10_000: b"" for index in range(20)}],
+                         ids=["one field", "many fields"])
+def test_a_message_repeats_no_long_name(row: dict[str, bytes]) -> None:
+    for kind in (FORM, "application/x-www-form-urlencoded; boundary=" + "x" * 10_000):
+        with pytest.raises(InputError) as caught:
+            parse(row, {"Content-Type": kind}, SPEC)
+        assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("depth", [10, 100, 500, 900, 960, 990, 100_000])

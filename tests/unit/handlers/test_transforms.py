@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import functional
 
 from handlers.transforms import InputSpec, Preprocess
 from models.datasets import load_photo
+
+pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # pytest lifts our filter
 
 
 def spec(size: int, resize: int, interpolation: str = "bicubic") -> InputSpec:
@@ -26,6 +29,45 @@ def test_resize_equals_pillows_to_one_level(photo: str, interpolation: str) -> N
     expected = np.asarray(resized)[top:top + 224, left:left + 224].astype(int)
     found = Preprocess(spec(224, 256, interpolation)).pixels(image)[0].permute(1, 2, 0).numpy().astype(int)
     assert np.abs(found - expected).max() <= 1
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("size, resize", [(224, 256), (225, 257), (224, 224), (223, 256), (64, 73), (300, 700)])
+@pytest.mark.parametrize("shape", [(427, 640), (640, 427), (333, 334), (301, 301), (80, 61), (9, 200), (200, 9)])
+def test_resize_and_crop_are_torchvisions(shape: tuple[int, int], size: int, resize: int, interpolation: str) -> None:
+    photo = Image.fromarray(load_photo("coffee")).resize((shape[1], shape[0]))
+    mode = functional.InterpolationMode(interpolation)
+    expected = np.asarray(functional.center_crop(functional.resize(photo, resize, mode), size)).astype(int)
+    found = Preprocess(spec(size, resize, interpolation)).pixels(np.asarray(photo))
+    assert found.shape == (1, 3, size, size)
+    assert found.dtype == torch.uint8
+    apart = np.abs(found[0].permute(1, 2, 0).numpy() - expected)
+    assert apart.max() <= (1 if min(shape) >= resize else 2)
+    assert (apart > 1).mean() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (2, 3)])
+def test_p29_the_smallest_and_thinnest_photos(shape: tuple[int, int]) -> None:
+    found = Preprocess(spec(224, 256)).pixels(np.full((*shape, 3), (10, 20, 30), np.uint8))
+    assert found.shape == (1, 3, 224, 224)
+    assert (found[0].permute(1, 2, 0) == torch.tensor([10, 20, 30])).all()
+
+
+def test_pixels_in_any_order_of_memory() -> None:
+    image = load_photo("coffee")
+    preprocess = Preprocess(spec(224, 256))
+    expected = preprocess.pixels(image.copy())
+    for same in (np.asfortranarray(image), np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0),
+                 np.dstack([image, image])[:, :, :3]):
+        assert torch.equal(preprocess.pixels(same), expected)
+
+
+def test_a_batch_of_unlike_photos_is_its_photos() -> None:
+    preprocess = Preprocess(spec(64, 73))
+    images = [load_photo(name) for name in ("coffee", "chelsea", "astronaut")] + [np.zeros((64, 64, 3), np.uint8)]
+    batch = preprocess(images)
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert all(torch.equal(row, preprocess([image])[0]) for row, image in zip(batch, images, strict=True))
 
 
 def test_a_photo_of_the_right_size_is_not_touched() -> None:
