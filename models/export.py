@@ -165,8 +165,6 @@ def trace(network: nn.Module, example: torch.Tensor, runtime: str) -> bytes:
             import intel_extension_for_pytorch as ipex
 
             network = ipex.optimize(network, weights_prepack=False)
-        # names of classes are numbered by what this process has traced before, and would be written into the file
-        torch._C._jit_clear_class_registry()
         graph = network if isinstance(network, torch.jit.ScriptModule) else torch.jit.trace(network, example)  # type: ignore[no-untyped-call]
         buffer = io.BytesIO()
         torch.jit.save(graph, buffer)  # type: ignore[no-untyped-call]
