@@ -36,7 +36,7 @@ def demo(
         from scripts.build import archives_table, build_one, folders
 
         store, run = MODEL_STORE, BUILD / "demo"
-        stale = [name for name in DEMO_MODELS if rebuild or _stale(name)]
+        stale = [name for name in DEMO_MODELS if rebuild or out_of_date(name)]
         if stale:
             out.print(archives_table([build_one(folder, store, None, None) for folder in folders(stale)]))
         else:
@@ -57,7 +57,7 @@ def demo(
                   "`tscpu predict food_recognizer PHOTO.jpg`.")
 
 
-def _stale(name: str) -> bool:
+def out_of_date(name: str) -> bool:
     """Whether an archive is missing or older than anything it is made of."""
     archive = MODEL_STORE / f"{name}.mar"
     if not archive.is_file() or not (ARTIFACTS / name).is_dir():

@@ -64,11 +64,11 @@ def _clear(tmp: Path) -> None:
         ServerError: a server is running from there.
     """
     from configs.errors import ServerError
+    from serving.processes import command_line
 
     pid_file = tmp / ".model_server.pid"
     pid = pid_file.read_text().strip() if pid_file.is_file() else ""
-    command = Path("/proc", pid, "cmdline") if pid.isdigit() else None
-    if command is not None and command.is_file() and b"org.pytorch.serve.ModelServer" in command.read_bytes():
+    if pid.isdigit() and "org.pytorch.serve.ModelServer" in command_line(int(pid)):
         raise ServerError("a server is running from this folder already", where=str(tmp.parent), why=f"pid {pid}",
                           remedy="stop it, or give this one another --run-dir")
     shutil.rmtree(tmp / "models", ignore_errors=True)

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.topology import format_cpu_list, parse_cpu_list
+
 PROC = Path("/proc")
 ENDED = frozenset("ZX")  # zombie, dead: only the exit status is left
 
@@ -107,28 +109,9 @@ def threads(pid: int, root: Path = PROC) -> tuple[Thread, ...]:
     return tuple(found)
 
 
-def parse_cpus(text: str) -> tuple[int, ...]:
-    """The CPU ids of a kernel list such as "0-2,5", sorted; empty for an empty list.
-
-    Raises:
-        ValueError: not such a list.
-    """
-    cpus: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(cpus))
-
-
 def format_cpus(cpus: Iterable[int]) -> str:
     """A kernel list such as "0-2,5" of these CPU ids; "none" when there are none."""
-    parts: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if parts and cpu == parts[-1][1] + 1:
-            parts[-1][1] = cpu
-        else:
-            parts.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts) or "none"
+    return format_cpu_list(cpus) or "none"
 
 
 def _stat(path: Path) -> list[str] | None:
@@ -145,4 +128,5 @@ def _allowed_cpus(path: Path) -> tuple[int, ...] | None:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return None
-    return next((parse_cpus(line.partition(":")[2]) for line in lines if line.startswith("Cpus_allowed_list:")), None)
+    allowed = (line.partition(":")[2] for line in lines if line.startswith("Cpus_allowed_list:"))
+    return next(map(parse_cpu_list, allowed), None)

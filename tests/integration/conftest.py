@@ -21,7 +21,7 @@ import torch
 import yaml
 
 from scripts.console import MODEL_STORE
-from scripts.demo import DEMO_MODELS, _stale
+from scripts.demo import DEMO_MODELS, out_of_date
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 240.0
@@ -71,7 +71,7 @@ batch:
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model store with both demo models and the third one."""
-    stale = [name for name in DEMO_MODELS if _stale(name)]
+    stale = [name for name in DEMO_MODELS if out_of_date(name)]
     if stale:
         tscpu("build", *stale)
     folder = tmp_path_factory.mktemp("store")

@@ -12,15 +12,7 @@ from configs.lint import lint
 from configs.torchserve import KEYS
 
 # A file with nothing to find.
-CLEAN = """\
-inference_address=http://0.0.0.0:8080
-management_address=http://127.0.0.1:8081
-metrics_address=http://0.0.0.0:8082
-disable_token_authorization=true
-metrics_mode=prometheus
-number_of_gpu=0
-default_workers_per_model=1
-"""
+CLEAN = (Path(__file__).parents[2] / "fixtures" / "clean.properties").read_text()
 TWO = 'models={"a":{"1.0":{"minWorkers":2,"maxWorkers":2}},"b":{"1.0":{"minWorkers":1,"maxWorkers":1}}}'
 ONE = 'models={"a":{"1.0":{"minWorkers":2,"maxWorkers":2}}}'
 

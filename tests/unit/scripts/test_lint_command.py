@@ -11,15 +11,7 @@ from typer.testing import CliRunner
 
 from scripts.cli import app
 
-CLEAN = """\
-inference_address=http://0.0.0.0:8080
-management_address=http://127.0.0.1:8081
-metrics_address=http://0.0.0.0:8082
-disable_token_authorization=true
-metrics_mode=prometheus
-number_of_gpu=0
-default_workers_per_model=1
-"""
+CLEAN = (Path(__file__).parents[2] / "fixtures" / "clean.properties").read_text()
 
 
 def run(*arguments: object) -> tuple[int, str, str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.processes import alive, command_line, descendants, format_cpus, parse_cpus, process, threads
+from configs.topology import parse_cpu_list
+from serving.processes import alive, command_line, descendants, format_cpus, process, threads
 
 MakeProcess = Callable[..., Path]
 
@@ -16,13 +17,13 @@ MakeProcess = Callable[..., Path]
 @pytest.mark.parametrize(("text", "cpus"), [("0", (0,)), ("0-3", (0, 1, 2, 3)), ("0-1,8,10-11\n", (0, 1, 8, 10, 11)),
                                             ("", ())])
 def test_kernel_lists(text: str, cpus: tuple[int, ...]) -> None:
-    assert parse_cpus(text) == cpus
+    assert parse_cpu_list(text) == cpus
     assert format_cpus(reversed(cpus)) == (text.strip() or "none")
 
 
 def test_kernel_list_that_is_none() -> None:
-    with pytest.raises(ValueError, match="invalid literal"):
-        parse_cpus("0-x")
+    with pytest.raises(ValueError, match="neither a CPU id nor a range"):
+        parse_cpu_list("0-x")
 
 
 def test_name_with_blanks_and_parentheses(proc: Path, make_process: MakeProcess) -> None:
