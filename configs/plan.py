@@ -46,6 +46,7 @@ class Pod:
         physical_cores: distinct physical cores among them.
         sockets, nodes: how many of each the allowed CPUs touch (nodes is 0 without NUMA information).
         memory_limit: bytes, or None. pids_limit: tasks, or None.
+        cpu_stat: file with the throttling counters of the quota; empty without one.
     """
 
     cpu_limit: float | None
@@ -59,6 +60,7 @@ class Pod:
     memory_source: str
     pids_limit: int | None
     cpu_model: str
+    cpu_stat: str = ""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def _pod(topology: Topology, limits: Limits) -> Pod:
                allowed_source=limits.allowed_source, physical_cores=len(topology.physical_cores(limits.allowed)),
                sockets=len(topology.sockets(limits.allowed)), nodes=len(topology.nodes(limits.allowed)),
                memory_limit=limits.memory, memory_source=limits.memory_source, pids_limit=limits.pids,
-               cpu_model=topology.model)
+               cpu_model=topology.model, cpu_stat=str(limits.cpu_stat or ""))
 
 
 def thread_budget(topology: Topology, limits: Limits) -> int:

@@ -51,7 +51,7 @@ def demo(
             _show(food, scores)
             from scripts import inspect
 
-            inspect.inspect(folder=run, management="http://127.0.0.1:8081", as_json=False)
+            inspect.inspect(folder=run, management="http://127.0.0.1:8081", as_json=False, watch=False, every=0)
         _judge(food, scores)
         out.print("[bold green]The demo did what it should.[/] Next: `tscpu serve`, and from another terminal "
                   "`tscpu predict food_recognizer PHOTO.jpg`.")

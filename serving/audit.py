@@ -1,7 +1,8 @@
 """Where each worker really stands, against the plan: from the management API's pids and /proc, not from its own word.
 
-Only judging lives here. `processes` reads /proc, and commands print the rows. What a worker reports of itself (its
-torch threads) is passed on for display and decides nothing.
+Only judging lives here: each worker against its own slot; `crowding` judges them against each other. `processes` reads
+/proc, and commands print the rows. What a worker reports of itself (its torch threads) is passed on for display, and
+counts only where it speaks against the worker.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from configs.plan import ModelPlan, Plan
+from configs.topology import Topology
 from serving.client import Client, ModelStatus, UnknownModelError, WorkerStatus
+from serving.crowding import RESTART, Complaint, Standing, crowding
 from serving.processes import PROC, format_cpus, threads
 
-Verdict = Literal["OK", "MISPLACED", "NOT READY", "MISSING"]
-RESTART = "end it with `kill {pid}`: TorchServe starts another, which claims a free slot"
+Verdict = Literal["OK", "MISPLACED", "ACROSS SOCKETS", "SMT SIBLINGS", "OVERSUBSCRIBED", "TOO MANY THREADS",
+                  "NOT READY", "MISSING"]
+# A thread computes if it has had this share of the CPU time of the worker's busiest one, and this many clock ticks:
+# more than the thread that reads the socket or the one that prints, less than any member of an OpenMP team.
+COMPUTING_SHARE, COMPUTING_TICKS = 0.05, 20
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,8 @@ class WorkerRow:
         status: TorchServe's word; empty when missing.
         cpus: CPU ids that any of its threads may run on, sorted.
         threads_differ: whether its threads have different masks.
-        tasks: its threads of every kind, not only those that compute.
+        tasks: its threads of every kind.
+        computing: those of them that have had a share of its CPU time.
         torch_threads: intra-op threads as the worker reports them, or None.
         wanted: CPU ids of the slot it stands on or should stand on; empty where there is no plan for it.
         reason: why the verdict is what it is, in a few words.
@@ -45,6 +52,7 @@ class WorkerRow:
     cpus: tuple[int, ...]
     threads_differ: bool
     tasks: int
+    computing: int
     torch_threads: int | None
     wanted: tuple[int, ...]
     verdict: Verdict
@@ -72,16 +80,18 @@ class _Seen:
     cpus: tuple[int, ...]
     threads_differ: bool
     tasks: int
+    computing: int
 
 
-def audit(plan: Plan, source: Client | Sequence[ModelStatus], proc_root: Path = PROC,
-          run_dir: Path | None = None) -> Audit:
+def audit(plan: Plan, source: Client | Sequence[ModelStatus], proc_root: Path = PROC, run_dir: Path | None = None,
+          topology: Topology | None = None) -> Audit:
     """Looks at every worker.
 
     Args:
         source: TorchServe's management API, or its answers.
         proc_root: /proc of the pid namespace that TorchServe runs in.
-        run_dir: where workers leave their own reports (workers/PID.json), for display.
+        run_dir: where workers leave their own reports (workers/PID.json).
+        topology: the node's; without it every CPU is taken for a core of its own, on one socket.
 
     Raises:
         ServerError: TorchServe cannot be asked.
@@ -92,7 +102,33 @@ def audit(plan: Plan, source: Client | Sequence[ModelStatus], proc_root: Path = 
         rows += _model_rows(plan, model, statuses.pop(model.name, None), proc_root, run_dir)
     for status in statuses.values():
         rows += _unplanned_rows(status, proc_root, run_dir)
-    return Audit(tuple(rows))
+    return Audit(_against_each_other(plan, rows, topology))
+
+
+def _against_each_other(plan: Plan, rows: Sequence[WorkerRow], topology: Topology | None) -> tuple[WorkerRow, ...]:
+    threads_of = {model.name: model.threads for model in plan.models}
+    left = {model.name: model.workers for model in plan.models}
+    standing = []
+    for row in rows:
+        planned = left.get(row.model, 0) > 0
+        left[row.model] = left.get(row.model, 0) - 1
+        if row.pid is None or row.verdict in ("NOT READY", "MISSING"):
+            continue
+        reported = row.torch_threads or 0
+        standing.append(Standing(row.model, row.pid, row.cpus, threads_of.get(row.model, 0),
+                                 max(row.computing, reported), planned, on_slot=row.verdict == "OK"))
+    complaints = crowding(plan, standing, topology)
+    return tuple(_with(row, complaints.get(row.pid or 0, [])) for row in rows)
+
+
+def _with(row: WorkerRow, complaints: Sequence[Complaint]) -> WorkerRow:
+    """The row with what the others make of it. That a misplaced worker shares somebody's core is no second fault."""
+    if row.verdict == "MISPLACED":
+        complaints = [each for each in complaints if each.verdict != "OVERSUBSCRIBED"]
+    if not complaints:
+        return row
+    reasons = [row.reason] * (row.verdict == "MISPLACED") + [each.reason for each in complaints]
+    return replace(row, verdict=complaints[0].verdict, reason="; ".join(reasons), remedy=complaints[0].remedy)
 
 
 def _ask(client: Client) -> list[ModelStatus]:
@@ -121,8 +157,8 @@ def _model_rows(plan: Plan, model: ModelPlan, status: ModelStatus | None, root: 
         rows.append(_row(model.name, each, run_dir, wanted, verdict, reason, remedy))
     for index in range(len(seen), model.workers):
         why = f"worker {index + 1} of {model.workers}" if status is not None else "TorchServe does not have this model"
-        rows.append(WorkerRow(model.name, "", None, "", (), False, 0, None, free.pop(0) if free else (), "MISSING", why,
-                              "see TorchServe's log, or scale the model up" if status is not None else
+        rows.append(WorkerRow(model.name, "", None, "", (), False, 0, 0, None, free.pop(0) if free else (), "MISSING",
+                              why, "see TorchServe's log, or scale the model up" if status is not None else
                               "look for \"Failed to load model\" in TorchServe's log"))
     return rows
 
@@ -199,13 +235,15 @@ def _row(model: str, each: _Seen, run_dir: Path | None, wanted: tuple[int, ...],
          remedy: str) -> WorkerRow:
     pid = each.status.pid if each.status.pid > 0 else None
     return WorkerRow(model, each.status.id, pid, each.status.status, each.cpus, each.threads_differ, each.tasks,
-                     _torch_threads(model, pid, run_dir), wanted, verdict, reason, remedy)
+                     each.computing, _torch_threads(model, pid, run_dir), wanted, verdict, reason, remedy)
 
 
 def _look(worker: WorkerStatus, root: Path) -> _Seen:
     found = threads(worker.pid, root) if worker.pid > 0 else ()
     masks = {thread.cpus for thread in found}
-    return _Seen(worker, tuple(sorted({cpu for mask in masks for cpu in mask})), len(masks) > 1, len(found))
+    least = max(COMPUTING_TICKS, COMPUTING_SHARE * max((thread.cpu_ticks for thread in found), default=0))
+    return _Seen(worker, tuple(sorted({cpu for mask in masks for cpu in mask})), len(masks) > 1, len(found),
+                 sum(thread.cpu_ticks >= least for thread in found))
 
 
 def _torch_threads(model: str, pid: int | None, run_dir: Path | None) -> int | None:

@@ -1,4 +1,4 @@
-"""/live, /startup and /ready on one small port, for the probes of the pod.
+"""/live, /startup and /ready on one small port, for the probes of the pod; /metrics beside them, for Prometheus.
 
 Only answering lives here: what it answers is handed in by whoever knows, such as `supervisor`.
 """
@@ -17,6 +17,7 @@ from typing import Literal
 from configs.errors import ServerError
 
 State = Literal["starting", "ready", "draining", "failed"]
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus's text format
 SILENCE_SECONDS = 5.0  # after which a probe that connects and says nothing is dropped
 
 
@@ -60,14 +61,16 @@ class HealthServer:
         address: an IP address to bind to; "0.0.0.0" or "::" for all.
         port: TCP port; 0 for any free one.
         read: gives the present health. Called from several threads.
+        metrics: gives the text of /metrics. Called from several threads.
 
     Raises:
         ServerError: the address or port cannot be had.
     """
 
-    def __init__(self, address: str, port: int, read: Callable[[], Health]) -> None:
+    def __init__(self, address: str, port: int, read: Callable[[], Health],
+                 metrics: Callable[[], bytes] = bytes) -> None:
         try:
-            self._server = _Server(address, port, read)
+            self._server = _Server(address, port, read, metrics)
         except (OSError, OverflowError) as error:
             raise ServerError("the health port cannot be opened", where=f"{address}:{port}", why=str(error),
                               remedy="stop the other server on it, or choose another port in serving.yaml") from error
@@ -94,9 +97,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # a probe that never speaks must not hold up the end
     request_queue_size = 64
 
-    def __init__(self, address: str, port: int, read: Callable[[], Health]) -> None:
+    def __init__(self, address: str, port: int, read: Callable[[], Health], metrics: Callable[[], bytes]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self.read = read
+        self.read, self.metrics = read, metrics
         super().__init__((address, port), _Handler)
 
     def server_bind(self) -> None:
@@ -118,20 +121,24 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SILENCE_SECONDS
 
     def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(200, self.server.metrics(), METRICS_TYPE)
+            return
         health = self.server.read()
         answers = {"/live": health.live, "/startup": health.started, "/ready": health.ready}
-        yes = answers.get(self.path.partition("?")[0])
+        yes = answers.get(path)
         if yes is None:
-            self._answer(404, b'{"code":404,"message":"there are /live, /startup and /ready"}\n')
+            self._answer(404, b'{"code":404,"message":"there are /live, /startup, /ready and /metrics"}\n')
         else:
             self._answer(200 if yes else 503, health.body(yes))
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()

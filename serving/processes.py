@@ -42,12 +42,14 @@ class Thread:
         cpus: CPU ids that it may run on, sorted.
         last_cpu: the CPU id that it ran on last.
         state: as in Process.
+        cpu_ticks: CPU time so far, in clock ticks.
     """
 
     tid: int
     cpus: tuple[int, ...]
     last_cpu: int
     state: str
+    cpu_ticks: int
 
 
 def process(pid: int, root: Path = PROC) -> Process | None:
@@ -105,7 +107,7 @@ def threads(pid: int, root: Path = PROC) -> tuple[Thread, ...]:
         fields = _stat(folder / "stat")
         cpus = _allowed_cpus(folder / "status")
         if fields is not None and cpus is not None:
-            found.append(Thread(tid, cpus, int(fields[36]), fields[0]))
+            found.append(Thread(tid, cpus, int(fields[36]), fields[0], int(fields[11]) + int(fields[12])))
     return tuple(found)
 
 

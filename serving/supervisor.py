@@ -21,12 +21,15 @@ from types import FrameType
 
 from configs.errors import ServerError
 from configs.plan import Plan
+from configs.topology import read_topology
+from serving.audit import audit
 from serving.client import Client, ModelStatus, UnauthorizedError, UnknownModelError
 from serving.drain import Work, settle_seconds
 from serving.failure import Failure, explain
 from serving.health import Health, HealthServer, ModelHealth, State
 from serving.logs import Tail
 from serving.output import Forwarder
+from serving.pod_metrics import exposition
 from serving.processes import alive
 from serving.tree import Tree
 from serving.watch import ModelWatch
@@ -78,6 +81,8 @@ class Supervisor:
         self._watches = tuple(ModelWatch(model, self._tail, alive, startup_seconds) for model in plan.models)
         self._stop_signals: list[int] = []
         self._asked_at = 0.0  # when the first of them came
+        self._statuses: dict[str, ModelStatus] | None = None  # as TorchServe answered last; None while it does not
+        self._topology = read_topology()
         self._wake: SimpleQueue[None] = SimpleQueue()  # the one queue that a signal handler may safely put into
         self._silent_since: float | None = None
         self._started = self._ready = self._failed = False
@@ -97,7 +102,7 @@ class Supervisor:
         for stale in (self.run_dir / "workers").glob("*.json"):
             stale.unlink(missing_ok=True)
         with (self._signals(), self._client,
-              HealthServer(self.health_address, self.health_port, self.health) as server):
+              HealthServer(self.health_address, self.health_port, self.health, self.metrics) as server):
             self.health_port = server.port
             tree = Tree()
             output = Forwarder(tree.start(self.command, self.environment, self.run_dir), self._tail)
@@ -125,6 +130,13 @@ class Supervisor:
         if state in ("draining", "failed"):
             models = tuple(ModelHealth(model.name, model.ready, model.planned, state) for model in models)
         return Health(live=not self._failed, started=self._started, ready=state == "ready", state=state, models=models)
+
+    def metrics(self) -> bytes:
+        """The pod at this moment, for Prometheus; may be asked from any thread."""
+        statuses = self._statuses
+        found = None if statuses is None else audit(self.plan, list(statuses.values()), run_dir=self.run_dir,
+                                                    topology=self._topology)
+        return exposition(self.plan, self.health(), found)
 
     def _serve(self, tree: Tree) -> Failure | None:
         """Until a stop signal comes, or something fails."""
@@ -154,7 +166,7 @@ class Supervisor:
         return None
 
     def _look(self, now: float) -> None:
-        statuses = self._ask()
+        statuses = self._statuses = self._ask()
         if statuses is None:
             self._silent_since = now if self._silent_since is None else self._silent_since
             return

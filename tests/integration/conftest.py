@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -19,7 +20,9 @@ import httpx
 import pytest
 import torch
 import yaml
+from PIL import Image
 
+from models.datasets import load_photo
 from scripts.console import MODEL_STORE
 from scripts.demo import DEMO_MODELS, out_of_date
 
@@ -80,6 +83,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(MODEL_STORE / f"{name}{suffix}", folder)
     tscpu("build", third_model(tmp_path_factory.mktemp("own") / "colours"), "--model-store", folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def coffee() -> bytes:
+    """A photo of a cup of coffee, as JPEG."""
+    stream = io.BytesIO()
+    Image.fromarray(load_photo("coffee")).save(stream, "JPEG", quality=95)
+    return stream.getvalue()
 
 
 def free_ports(count: int) -> list[int]:

@@ -129,6 +129,12 @@ def test_under_a_quota_of_one_cpu_each_model_has_one_thread(start: Start, one_cp
     assert all((model["workers"], model["threads"]) == (1, 1) for model in plan["models"])
     found = server.inspect()
     assert found.returncode == 0, found.stdout
+    assert "CFS throttling since its group was made" in found.stdout, found.stdout
+    assert "CFS throttling in the last" in server.inspect().stdout
+    metrics = httpx.get(server.url("health", "/metrics"), timeout=5, trust_env=False).text
+    assert "tscpu_cpu_limit_cpus 1.0" in metrics
+    throttled = next(line for line in metrics.splitlines() if line.startswith("tscpu_cfs_throttled_seconds_total "))
+    assert float(throttled.split()[1]) > 0  # two workers and a JVM have started on one CPU
     assert server.stop() == 0
     assert server.left_over() == []
 

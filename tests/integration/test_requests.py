@@ -39,11 +39,6 @@ def plain(colour: tuple[int, int, int], size: int = 32) -> bytes:
     return encoded(np.full((size, size, 3), colour, np.uint8), "PNG")
 
 
-@pytest.fixture(scope="module")
-def coffee() -> bytes:
-    return encoded(load_photo("coffee"))
-
-
 def test_demo_models_answer_as_promised(server: Server, coffee: bytes) -> None:
     answer = server.post("food_recognizer", content=coffee, headers=OCTETS).json()
     assert answer["predictions"][0]["label"] == "espresso"

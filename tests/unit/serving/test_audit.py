@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from configs.plan import Plan
+from configs.topology import Topology, read_topology
 from serving.audit import WorkerRow, audit
 from serving.client import Client, ModelStatus
 
@@ -83,8 +84,9 @@ def test_shared_slot_while_none_is_free(proc: Path, make_plan: MakePlan, make_pr
         make_process(pid, (cpu,))
     status = make_status("food", ("9000", 10), ("9001", 11), ("9002", 12))
     found = audit(make_plan({"food": [(0,), (1,)]}), [status], proc)
-    assert verdicts(found.rows) == [(10, "OK"), (11, "OK"), (12, "OK")]
-    assert "none is free" in found.rows[2].reason
+    assert verdicts(found.rows) == [(10, "OK"), (11, "OK"), (12, "OVERSUBSCRIBED")]
+    assert found.rows[2].reason == "shares its core with pid 10 (food)"
+    assert "min_worker=2" in found.rows[2].remedy
 
 
 def test_slots_that_coincide_are_held_as_often_as_planned(proc: Path, make_plan: MakePlan,
@@ -134,7 +136,7 @@ def test_a_loading_worker_that_has_its_slot_keeps_it_from_being_free(proc: Path,
         make_process(pid, (cpu,))
     status = make_status("food", ("9000", 10), ("9001", 11, "UNLOADING"), ("9002", 12))
     found = audit(make_plan({"food": [(0,), (1,)]}), [status], proc)
-    assert verdicts(found.rows) == [(10, "OK"), (11, "NOT READY"), (12, "OK")]
+    assert verdicts(found.rows) == [(10, "OK"), (11, "NOT READY"), (12, "OVERSUBSCRIBED")]
 
 
 def test_missing_workers_get_a_row_with_their_slot(proc: Path, make_plan: MakePlan, make_process: MakeProcess,
@@ -156,8 +158,8 @@ def test_model_outside_the_plan(proc: Path, make_plan: MakePlan, make_process: M
     assert "the plan has no such model" in found.rows[1].reason
 
 
-def test_reports_of_workers_are_shown_and_decide_nothing(proc: Path, tmp_path: Path, make_plan: MakePlan,
-                                                         make_process: MakeProcess, make_status: MakeStatus) -> None:
+def test_what_a_worker_reports_counts_only_against_it(proc: Path, tmp_path: Path, make_plan: MakePlan,
+                                                      make_process: MakeProcess, make_status: MakeStatus) -> None:
     for pid in (10, 11, 12):
         make_process(pid, (pid - 10,))
     reports = tmp_path / "workers"
@@ -168,7 +170,74 @@ def test_reports_of_workers_are_shown_and_decide_nothing(proc: Path, tmp_path: P
     found = audit(make_plan({"food": [(0,), (1,), (2,)]}),
                   [make_status("food", ("9000", 10), ("9001", 11), ("9002", 12))], proc, tmp_path)
     assert [row.torch_threads for row in found.rows] == [4, None, None]
-    assert found.clean
+    assert verdicts(found.rows) == [(10, "TOO MANY THREADS"), (11, "OK"), (12, "OK")]
+    assert found.rows[0].reason == "4 of its threads compute; the plan has 1"
+
+
+def test_threads_that_compute_are_seen_in_proc(proc: Path, make_plan: MakePlan, make_process: MakeProcess,
+                                               make_status: MakeStatus) -> None:
+    make_process(10, (0,), (0,), (0,), ticks=900)
+    make_process(11, (1,), ticks=900)
+    idle = proc / "11" / "task" / "12"
+    idle.mkdir()
+    (idle / "stat").write_text((proc / "11" / "stat").read_text().replace(" 900 3 ", " 20 3 "))
+    (idle / "status").write_text("Cpus_allowed_list:\t1\n")
+    found = audit(make_plan({"food": [(0,), (1,)]}), [make_status("food", ("9000", 10), ("9001", 11))], proc)
+    assert verdicts(found.rows) == [(10, "TOO MANY THREADS"), (11, "OK")]
+    assert [row.computing for row in found.rows] == [3, 1]
+    assert "set_num_threads" in found.rows[0].remedy and "kill 10" in found.rows[0].remedy
+
+
+def machine(name: str) -> Topology:
+    return read_topology(Path(__file__).parents[2] / "fixtures" / "machines" / name)
+
+
+def test_siblings_of_another_workers_core(proc: Path, make_plan: MakePlan, make_process: MakeProcess,
+                                          make_status: MakeStatus) -> None:
+    node = machine("vm-adjacent-8-quota-4")
+    make_process(10, (0,))
+    make_process(11, (1,))
+    found = audit(make_plan({"food": [(0,), (2,)]}), [make_status("food", ("9000", 10), ("9001", 11))], proc,
+                  topology=node)
+    assert verdicts(found.rows) == [(10, "OK"), (11, "SMT SIBLINGS")]
+    assert found.rows[1].reason == ("may run on 1; the plan has one of 0 | 2; on 1: a hardware thread of the core that "
+                                    "pid 10 (food) computes on")
+    assert "kill 11" in found.rows[1].remedy
+
+
+def test_a_plan_with_siblings_was_made_for_another_machine(proc: Path, make_plan: MakePlan, make_process: MakeProcess,
+                                                           make_status: MakeStatus) -> None:
+    for pid in (10, 11):
+        make_process(pid, (pid - 10,))
+    found = audit(make_plan({"food": [(0,), (1,)]}), [make_status("food", ("9000", 10), ("9001", 11))], proc,
+                  topology=machine("vm-adjacent-8-quota-4"))
+    assert verdicts(found.rows) == [(10, "SMT SIBLINGS"), (11, "SMT SIBLINGS")]
+    assert "start it here again" in found.rows[0].remedy
+
+
+def test_a_worker_across_sockets(proc: Path, make_plan: MakePlan, make_process: MakeProcess,
+                                 make_status: MakeStatus) -> None:
+    node = machine("xeon-4214-quota-8-v1")
+    far = next(cpu.id for cpu in node.cpus if cpu.socket == 1)
+    make_process(10, (0, 1, 2, far))
+    plan = make_plan({"food": [(0, 1, 2, 3)]})
+    found = audit(plan, [make_status("food", ("9000", 10))], proc, topology=node)
+    assert verdicts(found.rows) == [(10, "ACROSS SOCKETS")]
+    assert found.rows[0].reason.endswith("; spans sockets 0, 1")
+    unavoidable = audit(make_plan({"food": [(0, 1, 2, far)]}), [make_status("food", ("9000", 10))], proc, topology=node)
+    assert unavoidable.clean
+
+
+def test_a_shared_pool_with_more_threads_than_its_budget(proc: Path, make_plan: MakePlan, make_process: MakeProcess,
+                                                         make_status: MakeStatus) -> None:
+    pool = (0, 1, 2, 3)
+    for pid in range(10, 15):
+        make_process(pid, pool)
+    plan = make_plan({"food": [pool]}, placement="shared")
+    status = make_status("food", *((str(9000 + index), 10 + index) for index in range(5)))
+    found = audit(plan, [status], proc)
+    assert verdicts(found.rows) == [(10, "OK"), *((pid, "OVERSUBSCRIBED") for pid in range(11, 15))]
+    assert found.rows[1].reason == "the pod's workers have 20 threads for a budget of 4"
 
 
 def test_a_server_is_asked_itself(proc: Path, make_plan: MakePlan, make_process: MakeProcess) -> None:
