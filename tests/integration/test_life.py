@@ -25,7 +25,7 @@ def cpus_of(pid: int) -> set[int]:
 
 def test_ready_means_all_workers_and_sigterm_leaves_nothing(start: Start) -> None:
     server = start(**BOTH)
-    wait_for(lambda: "started" in server.text() or server.process.poll() is not None, 30, server.text)
+    wait_for(lambda: "started" in server.text() or server.process.poll() is not None, 90, server.text)
     assert not server.ready()
     server.wait_until_ready()
     assert all(len(server.workers(model["name"])) == model["workers"] for model in plan_of(server)["models"])
@@ -99,8 +99,8 @@ def test_one_model_on_exclusive_cores_is_pinned_by_the_launcher(start: Start) ->
 def test_without_java_there_is_one_clear_line(tmp_path: Path, store: Path) -> None:
     done = tscpu("serve", "--model-store", store, "--run-dir", tmp_path / "run", check=False,
                  env={**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""})
-    assert done.returncode == 2
-    assert "Java" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1
+    assert "Java" in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_second_server_from_the_same_folder_is_refused(start: Start, store: Pa
 
 def test_health_port_tells_live_from_ready(start: Start) -> None:
     server = start(models={"colours": {}})
-    wait_for(lambda: httpx_status(server, "/live") == 200, 30, server.text)
+    wait_for(lambda: httpx_status(server, "/live") == 200, 90, server.text)
     assert httpx_status(server, "/ready") == 503
     server.wait_until_ready()
     assert httpx_status(server, "/startup") == 200
