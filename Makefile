@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo serve test check clean
+.PHONY: help setup java demo serve test test-versions check clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' Makefile | sort | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' Makefile | sort | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-13s %s\n' "$$target" "$$text"; done
 
 setup: $(STAMP)  ## create .venv and install everything
 
@@ -35,6 +35,9 @@ serve: java $(STAMP)  ## serve every archive that is built, until Ctrl-C
 test: java $(STAMP)  ## everything, including a real TorchServe
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest tests/integration
+
+test-versions: java $(STAMP)  ## old TorchServes, installed aside and started for real
+	@$(BIN)/pytest tests/versions
 
 check: $(STAMP)  ## lint, types and unit tests
 	@$(BIN)/ruff check .

@@ -28,7 +28,7 @@ JVM_OVERHEAD_BYTES = 300_000_000
 # the supervisor and TorchServe's own Python parent. Seen: 45 MB each.
 PARENTS_BYTES = 100_000_000
 # the launcher's wrapper process stays resident, with torch imported
-LAUNCHER_WRAPPER_BYTES = 400_000_000
+LAUNCHER_WRAPPER_BYTES = 500_000_000
 # Tasks of the JVM, and those that come with a worker: its own but for computing, the JVM's for it, the launcher's
 # wrapper, a dry run of the launcher beside it. Seen: 26 at rest, and about 15.
 JVM_TASKS, WORKER_TASKS = 60, 30

@@ -1,7 +1,7 @@
 """What each TorchServe version can do, and the keys that its config.properties may hold.
 
 0.6.0 starts the launcher with one instance hard-coded, so that all workers stand on the same cores; 0.6.1 numbers
-them; 0.8.2 moved from Intel's launcher to PyTorch's own.
+them; 0.8.0 moved from Intel's launcher to PyTorch's own. `make test-versions` starts them for real.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Launcher:
 
 # Intel's drops every CPU that is not the first hardware thread of its core, unless told not to.
 _INTEL, _INTEL_LIST = "intel_extension_for_pytorch.cpu.launch", "--use-logical-cores --cores-list"
+# 0.8.0 already asks for PyTorch's: given Intel's arguments its probe fails, and workers start without the launcher.
 _LAUNCHERS = (
-    ((0, 8, 2), Launcher("torch.backends.xeon.run_cpu", "--core-list", True)),
+    ((0, 8, 0), Launcher("torch.backends.xeon.run_cpu", "--core-list", True)),
     ((0, 6, 1), Launcher(_INTEL, _INTEL_LIST, True)),
     ((0, 6, 0), Launcher(_INTEL, _INTEL_LIST, False)),
 )
@@ -119,8 +120,22 @@ def launcher_of(version: str) -> Launcher | None:
     Raises:
         MachineError: not a version.
     """
+    key = _numbers(version)
+    return next((launcher for since, launcher in _LAUNCHERS if key >= since), None)
+
+
+def knows_startup_timeout(version: str) -> bool:
+    """Whether loading has a timeout of its own. Before 0.12.0 it counts as a response, and a worker that loads for
+    longer than the response timeout is killed, again and again.
+
+    Raises:
+        MachineError: not a version.
+    """
+    return _numbers(version) >= (0, 12, 0)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
     numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if numbers is None:
         raise MachineError("this is no TorchServe version", why=repr(version))
-    key = tuple(int(number or 0) for number in numbers.groups())
-    return next((launcher for since, launcher in _LAUNCHERS if key >= since), None)
+    return tuple(int(number or 0) for number in numbers.groups())

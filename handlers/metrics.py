@@ -48,16 +48,15 @@ class StageTimer:
         if now - self._handed_over < _INTERVAL or metrics is None:
             return
         from ts.metrics.dimension import Dimension
-        from ts.metrics.metric_type_enum import MetricTypes
 
         self._logger.setLevel(logging.INFO)
         try:
             for name, seconds in self.seconds.items():
-                # fixed point: TorchServe's parser knows no exponent with a plus sign
-                metrics.add_metric(SECONDS_METRIC, round(seconds, 6), "s", metric_type=MetricTypes.COUNTER,
-                                   dimensions=[Dimension("ModelName", model), Dimension("Stage", name)])
-            metrics.add_metric(IMAGES_METRIC, self.images, "count", metric_type=MetricTypes.COUNTER,
-                               dimensions=[Dimension("ModelName", model)])
+                # Not add_metric: before 0.8.2 that declares a metric and takes no value. Units are in metrics.yaml.
+                # Fixed point: TorchServe's parser knows no exponent with a plus sign.
+                metrics.add_counter(SECONDS_METRIC, round(seconds, 6),
+                                    dimensions=[Dimension("ModelName", model), Dimension("Stage", name)])
+            metrics.add_counter(IMAGES_METRIC, self.images, dimensions=[Dimension("ModelName", model)])
         finally:
             self._logger.setLevel(logging.WARNING)
         self.seconds.clear()

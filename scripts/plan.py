@@ -10,6 +10,8 @@ from scripts.console import MODEL_STORE, RUN, errors_as_messages, out, print_jso
 
 SERVING = typer.Option(None, help="serving.yaml; without one, every archive is served with the defaults.")
 STORE = typer.Option(MODEL_STORE, help="Folder of the archives.")
+TORCHSERVE = typer.Option(None, "--torchserve", metavar="VERSION",
+                          help="Plan for this TorchServe version instead of the installed one.")
 
 
 def plan(
@@ -17,6 +19,7 @@ def plan(
     model_store: Path = STORE,
     machine: Path = typer.Option(Path("/"), help="A recorded machine instead of this one: a folder with its /proc "
                                                  "and /sys."),
+    torchserve: str = TORCHSERVE,
     explain: bool = typer.Option(False, "--explain", help="One table with a reason for every number."),
     as_json: bool = typer.Option(False, "--json", help="Print plan.json."),
 ) -> None:
@@ -27,7 +30,7 @@ def plan(
     with errors_as_messages():
         from scripts.pod import plan_pod, reasons_table, summary_table
 
-        decided, _ = plan_pod(machine, serving, model_store)
+        decided, _ = plan_pod(machine, serving, model_store, torchserve)
         if as_json:
             print_json(decided.to_dict())
         elif explain:
@@ -41,6 +44,7 @@ def config(
     serving: Path = SERVING,
     model_store: Path = STORE,
     folder: Path = typer.Option(RUN, "--out", help="Where the files go."),
+    torchserve: str = TORCHSERVE,
 ) -> None:
     """Write config.properties, plan.json, log4j2.xml and metrics.yaml for this pod.
 
@@ -50,7 +54,7 @@ def config(
         from configs.rendering import render
         from scripts.pod import plan_pod
 
-        decided, settings = plan_pod(Path("/"), serving, model_store)
+        decided, settings = plan_pod(Path("/"), serving, model_store, torchserve)
         rendered = render(decided, settings, model_store, folder)
         for path in (rendered.config, rendered.plan, rendered.log4j2, rendered.metrics):
             out.print(str(path))

@@ -63,7 +63,8 @@ class WorkerStatus:
 
     @property
     def ready(self) -> bool:
-        return self.status == "READY"
+        """Whether it takes requests. TorchServe 0.6.0 calls a worker READY before it has a process, with the pid -1."""
+        return self.status == "READY" and self.pid > 0
 
 
 @dataclass(frozen=True)

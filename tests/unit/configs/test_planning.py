@@ -252,8 +252,8 @@ def test_p9_launcher_is_off_where_it_would_do_something_else(serving: dict[str, 
 
 @pytest.mark.parametrize(("version", "arguments"), [
     ("0.6.1", "--use-logical-cores --cores-list 0,1,2,3 --ncores-per-instance 1"),
-    ("0.8.1", "--use-logical-cores --cores-list 0,1,2,3 --ncores-per-instance 1"),
-    ("0.8.2", "--core-list 0,1,2,3 --ncores-per-instance 1"),
+    ("0.7.1", "--use-logical-cores --cores-list 0,1,2,3 --ncores-per-instance 1"),
+    ("0.8.0", "--core-list 0,1,2,3 --ncores-per-instance 1"),
     ("0.12.0", "--core-list 0,1,2,3 --ncores-per-instance 1")])
 def test_p9_launcher_arguments_of_each_version(version: str, arguments: str) -> None:
     assert plan(version=version).launcher_args == arguments

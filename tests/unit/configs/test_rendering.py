@@ -187,6 +187,16 @@ def test_p32_no_pip_at_a_pods_start(tmp_path: Path) -> None:
     assert rendered(tmp_path)[1]["install_py_dep_per_model"] == "false"
 
 
+@pytest.mark.parametrize("version", ["0.6.0", "0.11.1"])
+def test_an_old_version_has_time_to_load(tmp_path: Path, version: str) -> None:
+    """Before 0.12.0 the response timeout bounds loading, and a worker that is killed while it loads never serves."""
+    decided = plan(version=version)
+    _, found = rendered(tmp_path, decided)
+    entry, = json.loads(found["models"])[decided.models[0].name].values()
+    assert decided.models[0].response_timeout_s < decided.models[0].startup_timeout_s == entry["responseTimeout"]
+    assert found["default_response_timeout"] == str(entry["responseTimeout"])
+
+
 def test_defaults_for_later_models_are_the_longest_timeouts(tmp_path: Path) -> None:
     decided = plan(archives=[model("a", inference_ms=1000, load_seconds=5), model("b", load_seconds=50)])
     _, found = rendered(tmp_path, decided)

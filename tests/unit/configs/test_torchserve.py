@@ -18,6 +18,7 @@ from configs.torchserve import (
     YAML_KEYS,
     installed_version,
     key_of_variable,
+    knows_startup_timeout,
     launcher_of,
 )
 
@@ -25,9 +26,10 @@ XEON, INTEL = "torch.backends.xeon.run_cpu", "intel_extension_for_pytorch.cpu.la
 
 
 @pytest.mark.parametrize(("version", "module", "numbers"), [
-    ("0.6.0", INTEL, False), ("0.6.1", INTEL, True), ("0.7.0", INTEL, True), ("0.8.1", INTEL, True),
-    ("0.8.2", XEON, True), ("0.9.0", XEON, True), ("0.10.0", XEON, True), ("0.12.0", XEON, True), ("0.12", XEON, True), 
-    ("1.0", XEON, True), ("0.12.0b20240930", XEON, True), ("0.8.2rc1", XEON, True)])
+    ("0.6.0", INTEL, False), ("0.6.1", INTEL, True), ("0.7.0", INTEL, True), ("0.7.1", INTEL, True),
+    ("0.8.0", XEON, True), ("0.8.1", XEON, True), ("0.8.2", XEON, True), ("0.9.0", XEON, True), ("0.10.0", XEON, True),
+    ("0.12.0", XEON, True), ("0.12", XEON, True), ("1.0", XEON, True), ("0.12.0b20240930", XEON, True),
+    ("0.8.2rc1", XEON, True)])
 def test_launcher_of_each_version(version: str, module: str, numbers: bool) -> None:
     launcher = launcher_of(version)
     assert launcher is not None
@@ -43,6 +45,12 @@ def test_no_launcher_before_0_6_0(version: str) -> None:
 def test_what_is_no_version_is_refused(version: str) -> None:
     with pytest.raises(MachineError, match="this is no TorchServe version"):
         launcher_of(version)
+
+
+@pytest.mark.parametrize(("version", "knows"), [
+    ("0.6.0", False), ("0.11.1", False), ("0.12.0", True), ("0.12", True), ("1.0", True)])
+def test_only_0_12_has_a_timeout_for_loading(version: str, knows: bool) -> None:
+    assert knows_startup_timeout(version) is knows
 
 
 def test_p9_arguments_have_commas_and_single_blanks_only() -> None:
