@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from scripts import build, demo, lint, plan, predict, serve
+from scripts import bench, build, demo, lint, plan, predict, serve
 from scripts import inspect as inspect_
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False,
@@ -17,6 +17,7 @@ app.command()(lint.lint)
 app.command()(serve.serve)
 app.command()(predict.predict)
 app.command("inspect")(inspect_.inspect)
+app.command()(bench.bench)
 app.command()(demo.demo)
 
 if __name__ == "__main__":

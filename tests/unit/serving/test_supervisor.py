@@ -76,7 +76,7 @@ class Pod:
             return False
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 4.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
