@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo serve test test-versions check clean
+.PHONY: help setup java demo serve bench test test-versions check clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' Makefile | sort | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-13s %s\n' "$$target" "$$text"; done
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is needed (PYTHON=… names another one; 3.11 it must be)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about 4 minutes, 7 GB from the default index; see TORCH_INDEX_URL)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL)) -e '.[demo,dev]' 2>$(VENV)/install.log \
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL)) -e '.[demo,dev,onnx,openvino]' 2>$(VENV)/install.log \
 	  || { grep -m 3 -i '^error' $(VENV)/install.log; echo "error: the installation failed. No network, or no package index? All of it: $(VENV)/install.log"; exit 1; }
 	@touch $@
 
@@ -31,6 +31,10 @@ demo: java $(STAMP)  ## build both demo models, serve them here, let them answer
 
 serve: java $(STAMP)  ## serve every archive that is built, until Ctrl-C
 	@exec $(BIN)/tscpu serve
+
+bench: java $(STAMP)  ## every way of serving side by side (an hour; wants the machine for itself)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench,litserve,onnx,openvino]'
+	@$(BIN)/tscpu bench --suite handler --peer litserve
 
 test: java $(STAMP)  ## everything, including a real TorchServe
 	@$(MAKE) --no-print-directory check

@@ -11,13 +11,13 @@ Nothing here reads the machine, and nothing writes. The rules, in words:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from configs.archives import ServedModel
-from configs.errors import SettingsError
 from configs.limits import Limits
 from configs.parts import Part, Resource, divide, say_shape, settle
 from configs.plan import ModelPlan, Plan, Pod, Reasons, Slot
+from configs.runtimes import choose_runtime
 from configs.settings import ModelSettings, Settings
 from configs.slots import exclusive_slots, shared_slots, sockets
 from configs.topology import Topology, format_cpu_list
@@ -35,15 +35,20 @@ JVM_TASKS, WORKER_TASKS = 60, 30
 
 
 def make_plan(topology: Topology, limits: Limits, settings: Settings, models: Sequence[ServedModel],
-              torchserve_version: str) -> Plan:
+              torchserve_version: str, installed: Container[str] | None = None) -> Plan:
     """Decides everything that the pod's configuration says.
+
+    Args:
+        installed: packages that workers can import, for `runtime: auto`; None where that is not known.
 
     Raises:
         MachineError: memory or pids leave no room for one worker a model.
         SettingsError: the user's own workers and threads do not fit the pod, or an archive does not fit its CPU.
     """
     reasons = Reasons()
-    _check_runtimes(models, topology)
+    own = [settings.models.get(model.name, ModelSettings()) for model in models]
+    models = [_with_runtime(model, each, topology, installed, reasons)
+              for model, each in zip(models, own, strict=True)]
     cores = topology.physical_cores(limits.allowed)
     rooms = [len(group) for group in sockets(cores)]
     budget = thread_budget(topology, limits)
@@ -51,7 +56,6 @@ def make_plan(topology: Topology, limits: Limits, settings: Settings, models: Se
     placement = _placement(limits, settings, len(cores), reasons)
     heap = _heap_mb(limits, reasons)
     launcher, launcher_why = _launcher(models, topology, limits, placement, settings, torchserve_version)
-    own = [settings.models.get(model.name, ModelSettings()) for model in models]
     parts = settle(divide(models, own, budget, rooms, reasons), settings.slo.p99_ms, rooms,
                    _resources(limits, heap, launcher is not None))
     for part in parts:
@@ -64,7 +68,7 @@ def make_plan(topology: Topology, limits: Limits, settings: Settings, models: Se
     _say_memory_binding(topology, limits, launcher is not None, reasons)
     ipex = any(model.runtime == "ipex" for model in models)
     reasons.say("ipex_enable", str(ipex).lower(),
-                "an archive was built for the ipex runtime" if ipex else "no archive uses the ipex runtime")
+                "a model is served by the ipex runtime" if ipex else "no model is served by the ipex runtime")
     spin = (placement == "exclusive" and limits.cpus is None
             and budget >= sum(part.workers * part.threads for part in parts))
     reasons.say("spinning", "allowed" if spin else "off",
@@ -80,19 +84,11 @@ def make_plan(topology: Topology, limits: Limits, settings: Settings, models: Se
                 jvm_cpus=budget, jvm_heap_mb=heap, models=planned, reasons=tuple(reasons.all))
 
 
-def _check_runtimes(models: Sequence[ServedModel], topology: Topology) -> None:
-    """An instruction that the CPU lacks ends a worker with SIGILL, which nothing in Python can catch.
-
-    Raises:
-        SettingsError: an archive needs what this CPU has not got. A CPU that does not say what it has passes.
-    """
-    lacking = ("it is an ARM CPU" if topology.architecture == "aarch64" else
-               "it has no AVX2" if topology.architecture == "x86_64" and "avx2" not in topology.flags else "")
-    for model in models:
-        if model.runtime == "ipex" and lacking:
-            raise SettingsError(f"{model.name} cannot run on this CPU", where=f"{model.archive}, runtime ipex",
-                                why=f"Intel Extension for PyTorch needs x86 with AVX2; {topology.model}: {lacking}",
-                                remedy=f"build it again: `tscpu build --runtime eager {model.name}`")
+def _with_runtime(model: ServedModel, own: ModelSettings, topology: Topology, installed: Container[str] | None,
+                  reasons: Reasons) -> ServedModel:
+    chosen, why = choose_runtime(model, own.runtime, topology, installed)
+    reasons.say(f"{model.name}: runtime", chosen.runtime, why)
+    return chosen
 
 
 def _pod(topology: Topology, limits: Limits) -> Pod:

@@ -300,6 +300,9 @@ model_metrics:  # TorchServe adds Level to whatever a handler names
     - name: StageSeconds
       unit: s
       dimensions: [*model_name, *stage, *level]
+    - name: StageCpuSeconds
+      unit: s
+      dimensions: [*model_name, *stage, *level]
     - name: StageImages
       unit: count
       dimensions: [*model_name, *level]

@@ -33,6 +33,7 @@ class ModelSettings(Section):
     """One model's share of the pod; workers and threads are the user's word against the plan's."""
 
     share: float = Field(1.0, gt=0, description="its part of the CPU, relative to the other models' shares")
+    runtime: str | None = Field(None, description="one that the archive was built for, or auto: the fastest of them")
     workers: int | None = Field(None, ge=1)
     threads: int | None = Field(None, ge=1)
     response_timeout_s: int | None = Field(None, ge=1)

@@ -13,8 +13,24 @@ from typing import Any
 from handlers.errors import ArtifactError
 from handlers.transforms import InputSpec
 
-FORMAT = 1
+FORMAT = 2
 FILE = "artifact.json"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """The network as one runtime opens it.
+
+    Attributes:
+        file: beside artifact.json. What belongs to it (weights in a file of their own) has the same stem.
+        package: what must be importable where it is opened; empty for none.
+        cpu_flag: the instruction set it cannot do without, as /proc/cpuinfo calls it; empty for none.
+    """
+
+    file: str
+    package: str = ""
+    cpu_flag: str = ""
 
 
 @dataclass(frozen=True)
@@ -22,8 +38,9 @@ class Artifact:
     """One built model.
 
     Attributes:
-        runtime: the name in `runtimes.RUNTIMES` that opens `file`.
-        file: the network's file, beside artifact.json.
+        runtime: the name in `runtimes.RUNTIMES` that was asked for; "auto" leaves the choice among `files` to whoever
+            plans the pod.
+        files: the network's file by runtime.
         batch_size: the largest batch the handler may be handed.
         max_batch_delay_ms: how long a worker waits for a batch to fill.
         handler: as model.yaml names it.
@@ -37,7 +54,7 @@ class Artifact:
     name: str
     version: str
     runtime: str
-    file: str
+    files: dict[str, NetworkFile]
     input: InputSpec
     batch_size: int
     max_batch_delay_ms: int
@@ -47,6 +64,19 @@ class Artifact:
     top_k: int = 5
     versions: dict[str, str] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
+
+    def serving_runtime(self, planned: str | None) -> str:
+        """The runtime to open: the plan's, else the archive's own; without either the first of its files.
+
+        Raises:
+            ArtifactError: the archive was not built for it.
+        """
+        name = planned or (next(iter(self.files)) if self.runtime == AUTO else self.runtime)
+        if name not in self.files:
+            raise ArtifactError(f"the archive was not built for the runtime {name!r}", where=self.name,
+                                why="it has " + ", ".join(self.files),
+                                remedy=f"tscpu build --runtime {name} {self.name}")
+        return name
 
     def write(self, folder: Path) -> None:
         """Writes artifact.json into a folder."""
@@ -67,6 +97,7 @@ class Artifact:
             if found != FORMAT:
                 raise ValueError(f"format {found!r}, this version reads {FORMAT}")
             data["input"] = InputSpec.from_dict(data["input"])
+            data["files"] = {name: NetworkFile(**each) for name, each in data["files"].items()}
             data["labels"] = tuple(data["labels"])
             data["groups"] = {name: tuple(members) for name, members in data["groups"].items()}
             return cls(**data)

@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 from PIL import ExifTags
 from PIL import Image as PILImage
 
+from handlers import jpeg
 from handlers.errors import InputError
 from handlers.transforms import InputSpec
 
 KEYS = ("data", "body", "image", "image_bytes", "b64")
 MAX_ITEMS = 64
-MAX_ASPECT = 50
+MAX_ASPECT = jpeg.MAX_ASPECT
 # Pixels are counted below, before anything is decoded, against the model's own limit.
 PILImage.MAX_IMAGE_PIXELS = None
 # Pillow's of damaged files that it can read all the same: each repeats the file's own numbers, so no filter stops them
@@ -151,6 +152,9 @@ def decode(data: bytes, spec: InputSpec, field: str = "body") -> NDArray[np.uint
     Raises:
         InputError: no such photo, truncated, too large, or thinner than one in MAX_ASPECT.
     """
+    pixels = jpeg.decode(data, spec)
+    if pixels is not None:
+        return pixels
     try:
         with PILImage.open(io.BytesIO(data), formats=_FORMATS) as opened:
             image: PILImage.Image = opened
@@ -158,6 +162,9 @@ def decode(data: bytes, spec: InputSpec, field: str = "body") -> NDArray[np.uint
             if width * height > spec.max_pixels:
                 raise InputError(f"{field}: {width}×{height} pixels; at most {spec.max_pixels} are accepted", 413)
             _check_aspect(height, width, field)
+            by = jpeg.divisor(height, width, spec)
+            if by > 1 and opened.format in ("JPEG", "MPO"):
+                opened.draft(None, (width // by, height // by))
             if spec.exif and opened.format in ("JPEG", "MPO"):  # MPO: a JPEG with more JPEGs after it, as phones write
                 image = _upright(image)
             # asarray of an RGB image copies once; convert("RGB") would copy a second time

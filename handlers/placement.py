@@ -34,6 +34,7 @@ class Place:
         cpus: CPU ids it may run on.
         threads: intra-op threads.
         source: in words, where this came from.
+        runtime: the one that the plan chose, or None without a plan.
     """
 
     pid: int
@@ -43,6 +44,7 @@ class Place:
     threads: int
     interop_threads: int
     source: str
+    runtime: str | None = None
 
 
 def take_place(model: str) -> Place:
@@ -99,7 +101,7 @@ def _claim(entry: dict[str, Any], locks: Path, model: str) -> Place:
 
 
 def _place(entry: dict[str, Any], model: str, index: int, cpus: tuple[int, ...], source: str) -> Place:
-    return Place(os.getpid(), model, index, cpus, int(entry["threads"]), 1, source)
+    return Place(os.getpid(), model, index, cpus, int(entry["threads"]), 1, source, entry.get("runtime"))
 
 
 def _lock(path: Path) -> bool:

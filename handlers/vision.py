@@ -5,6 +5,7 @@ A model's own handler adds what its outputs mean (`answer`); see image_scorer.py
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -36,6 +37,7 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
 
     artifact: Artifact
     network: runtimes.Network
+    runtime: str
     preprocessing: Preprocess
 
     def initialize(self, context: Any) -> None:
@@ -43,14 +45,16 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
         folder = Path(context.system_properties["model_dir"])
         self.artifact = Artifact.read(folder)
         place = placement.take_place(context.model_name)
-        self.network = runtimes.open_runtime(self.artifact.runtime, folder / self.artifact.file, place.threads)
+        self.runtime = self.artifact.serving_runtime(place.runtime)
+        self.network = runtimes.open_runtime(self.runtime, folder / self.artifact.files[self.runtime].file,
+                                             place.threads, self.artifact.input)
         self.preprocessing = Preprocess(self.artifact.input)
         self.timer = StageTimer()
         self._warm_up()
         if place.slot is not None:
             placement.pin(place.cpus)
         logger.info("ready: model=%s version=%s runtime=%s batch=%d threads=%d", self.artifact.name,
-                    self.artifact.version, self.artifact.runtime, self.artifact.batch_size, torch.get_num_threads())
+                    self.artifact.version, self.runtime, self.artifact.batch_size, torch.get_num_threads())
         # From here on a line for every batch would cost more than the handler's own overhead.
         logging.getLogger().setLevel(logging.WARNING)
         logging.getLogger("handlers").setLevel(logging.INFO)
@@ -124,10 +128,13 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
                 return [self.answer(row) for row in outputs]
 
     def tensor(self, items: list[inputs.Array]) -> torch.Tensor:
-        """Photos (uint8 [H, W, 3]) and normalised tensors (float32 [3, S, S]) → float32 [N, 3, S, S], channels-last."""
+        """Photos (uint8 [H, W, 3]) and normalised tensors (float32 [3, S, S]) → one batch [N, 3, S, S], channels-last:
+        uint8 where all are photos and the network normalises them itself, else float32.
+        """
         pixels = self.preprocessing.pixels
         if all(item.dtype == "uint8" for item in items):
-            return self.preprocessing.normalise(torch.cat([pixels(item) for item in items]))
+            batch = pixels(items[0]) if len(items) == 1 else torch.cat([pixels(item) for item in items])
+            return batch if self.network.pixels is not None else self.preprocessing.normalise(batch)
         rows = [self.preprocessing.normalise(pixels(item)) if item.dtype == "uint8" else torch.from_numpy(item)[None]
                 for item in items]
         return torch.cat(rows).contiguous(memory_format=torch.channels_last)
@@ -154,8 +161,9 @@ class VisionHandler(BaseHandler):  # type: ignore[misc]
         # beyond 8 the powers of two: a graph specialises on few shapes before it settles on any
         sizes = [count for count in range(1, largest + 1) if count <= 8 or count in (16, 32, 64, 128, largest)]
         with torch.inference_mode():
-            for count in sizes:
-                batch = torch.zeros(count, 3, size, size).contiguous(memory_format=torch.channels_last)
+            kinds = [torch.float32, *([torch.uint8] if self.network.pixels is not None else [])]
+            for count, kind in itertools.product(sizes, kinds):
+                batch = torch.zeros(count, 3, size, size, dtype=kind).contiguous(memory_format=torch.channels_last)
                 for _ in range(3):
                     outputs = self.network(batch)
                 if len(outputs) != count:

@@ -25,6 +25,8 @@ from models.spec import ModelSpec
 
 MEASURED_SUFFIX = ".measured.json"
 ENTRY = "service.py"
+STORED = (".pt", ".onnx", ".bin")
+NETWORK_SUFFIXES = (*STORED, ".xml")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _ENTRY_SOURCE = '''"""Where TorchServe enters: exactly one class is expected in this file."""
 
@@ -49,7 +51,7 @@ class Measured:
     Attributes:
         resident_bytes: of a worker after its first answers.
         load_seconds: from starting Python to the first answer.
-        inference_ms: median of one image on one thread, decoding left out.
+        inference_ms: median of one image on one pinned thread, decoding left out.
     """
 
     resident_bytes: int
@@ -57,11 +59,11 @@ class Measured:
     inference_ms: float
 
 
-def package(artifact_dir: Path, spec: ModelSpec, model_store: Path) -> tuple[Path, Measured]:
-    """Packs a built artifact into `model_store`/NAME.mar and checks it.
+def package(artifact_dir: Path, spec: ModelSpec, model_store: Path) -> tuple[Path, dict[str, Measured]]:
+    """Packs a built artifact into `model_store`/NAME.mar and checks it with each of its runtimes.
 
     Returns:
-        The archive and what loading it cost.
+        The archive, and by runtime what loading it cost.
 
     Raises:
         ArtifactError: the archiver failed, or the archive does not answer. The model store is left as it was.
@@ -75,13 +77,18 @@ def package(artifact_dir: Path, spec: ModelSpec, model_store: Path) -> tuple[Pat
         entry = work / ENTRY
         module, class_name = handler_class(spec)
         entry.write_text(_ENTRY_SOURCE.format(module=module, name=class_name))
-        raw = _run_archiver(artifact, entry, stage, artifact_dir / artifact.file, work)
+        first = next(iter(artifact.files.values())).file
+        for path in artifact_dir.iterdir():
+            if path.suffix in NETWORK_SUFFIXES and path.name != first:
+                shutil.copy(path, stage / path.name)
+        raw = _run_archiver(artifact, entry, stage, artifact_dir / first, work)
         archive = work / f"{artifact.name}.final.mar"
         _normalise(raw, archive)
-        measured = check(archive, artifact)
+        measured = {runtime: check(archive, artifact, runtime) for runtime in artifact.files}
         target = model_store / f"{artifact.name}.mar"
         sidecar = model_store / f"{artifact.name}{MEASURED_SUFFIX}"
-        (work / "measured.json").write_text(json.dumps(asdict(measured), indent=1) + "\n")
+        (work / "measured.json").write_text(
+            json.dumps({runtime: asdict(each) for runtime, each in measured.items()}, indent=1) + "\n")
         (work / "measured.json").replace(sidecar)
         archive.replace(target)
     return target, measured
@@ -129,31 +136,37 @@ def _normalise(raw: Path, target: Path) -> None:
             info = zipfile.ZipInfo(entry.filename, _EPOCH)
             info.external_attr = 0o644 << 16
             # weights hardly shrink, and reading them stored is faster at every pod's start
-            info.compress_type = zipfile.ZIP_STORED if entry.filename.endswith(".pt") else zipfile.ZIP_DEFLATED
+            info.compress_type = zipfile.ZIP_STORED if entry.filename.endswith(STORED) else zipfile.ZIP_DEFLATED
             out.writestr(info, data)
 
 
-def check(archive: Path, artifact: Artifact) -> Measured:
-    """Loads an archive as a worker does, in a process of its own, and lets it answer batches of 1, 2 and batch_size.
+def check(archive: Path, artifact: Artifact, runtime: str) -> Measured:
+    """Loads an archive as a worker does, in a process of its own, with one runtime, on one thread pinned to one CPU,
+    and lets it answer batches of 1, 2 and batch_size.
 
     Raises:
         ArtifactError: with the process's own last words.
     """
     with tempfile.TemporaryDirectory(prefix="tscpu-check-") as name:
-        folder = Path(name)
+        folder, plan = Path(name) / "archive", Path(name) / "plan.json"
         with zipfile.ZipFile(archive) as source:
             source.extractall(folder)
-        environment = {key: value for key, value in os.environ.items() if key != "TSCPU_PLAN"}
-        environment.update(PYTHONPATH=str(folder), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore",
-                           MALLOC_TRIM_THRESHOLD_="1073741824", MALLOC_MMAP_THRESHOLD_="1073741824")
-        if artifact.runtime == "ipex":
+        # as a pod's plan would have it; the last CPU, since the kernel likes to do its own work on the first
+        slot = {"cpus": [max(os.sched_getaffinity(0))]}
+        plan.write_text(json.dumps({"models": [{"name": artifact.name, "runtime": runtime, "threads": 1,
+                                                "slots": [slot]}]}))
+        environment = {**os.environ, "TSCPU_PLAN": str(plan), "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1",
+                       "PYTHONWARNINGS": "ignore", "MALLOC_TRIM_THRESHOLD_": "1073741824",
+                       "MALLOC_MMAP_THRESHOLD_": "1073741824"}
+        environment.pop("TS_IPEX_ENABLE", None)
+        if runtime == "ipex":
             environment["TS_IPEX_ENABLE"] = "true"
         done = subprocess.run([sys.executable, str(Path(__file__).parent / "archive_check.py"), artifact.name],
                               cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         why = _last_lines(done.stderr) if done.returncode > 0 else f"the process died of signal {-done.returncode}"
         raise ArtifactError("the archive does not work, and was not put into the model store",
-                            where=f"{artifact.name}.mar", why=why)
+                            where=f"{artifact.name}.mar, runtime {runtime}", why=why)
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 

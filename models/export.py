@@ -1,6 +1,7 @@
-"""Network (+ head) → an artifact: one TorchScript graph and its artifact.json, checked against the eager reference.
+"""Network (+ head) → an artifact: the network's file for each runtime, checked against the eager reference, and
+artifact.json.
 
-Packing it into an archive is `archive`'s business.
+How a file is written lives in `formats`, how it is judged in `parity`; packing into an archive in `archive`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ import contextlib
 import errno
 import importlib.metadata
 import importlib.util
-import io
 import json
+import platform
 import shutil
 import tempfile
-import warnings
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,18 +22,18 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from handlers.artifact import Artifact
+from handlers.artifact import AUTO, Artifact, NetworkFile
 from handlers.errors import ArtifactError
-from handlers.runtimes import import_ipex, open_runtime
+from handlers.runtimes import RUNTIMES, Runtime, open_runtime
 from handlers.svr import SVRHead
 from handlers.transforms import Preprocess
+from models.formats import write
 from models.networks import load_network, load_torchscript
+from models.parity import beyond, compare, reference
+from models.samples import calibration, held_out
 from models.spec import BUILTIN_HANDLERS, ModelSpec, read_spec
 
 Progress = Callable[[str, int, int], None]
-GRAPH = "model.pt"
-TOLERANCE = 1e-4
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 
 
 class Headed(nn.Module):
@@ -56,21 +55,24 @@ def build(folder: Path, out: Path, cache: Path, progress: Progress, runtime: str
         folder: holds model.yaml.
         cache: for what is expensive and depends on inputs only (features of the training crops).
         progress: called with (what, done, total).
-        runtime, batch_size: the user's word against model.yaml's.
+        runtime, batch_size: the user's word against model.yaml's. "auto" builds for every runtime that can be had
+            here, and leaves out those beyond tolerance.
 
     Raises:
         ArtifactError: anything that would make the archive fail later.
     """
     spec = read_spec(folder)
     runtime = runtime or spec.runtime
+    if runtime not in RUNTIMES and runtime != AUTO:
+        raise ArtifactError(f"there is no runtime {runtime!r}", where=spec.name,
+                            remedy=f"one of {', '.join(RUNTIMES)}, or {AUTO}")
     handler_file = _handler_file(spec, folder)  # before a training that may take minutes
     network, record = _network(spec, folder, cache, progress)
     labels, groups = read_labels(folder / spec.labels) if spec.labels else ((), {})
     artifact = Artifact(
-        name=spec.name, version=spec.version, runtime=runtime, file=GRAPH, input=spec.input.resolved(),
+        name=spec.name, version=spec.version, runtime=runtime, files={}, input=spec.input.resolved(),
         batch_size=batch_size or spec.batch.size, max_batch_delay_ms=spec.batch.max_delay_ms,
-        handler=spec.handler, labels=labels, groups=groups, top_k=spec.output.top_k,
-        versions=_versions(runtime), record=record)
+        handler=spec.handler, labels=labels, groups=groups, top_k=spec.output.top_k, record=record)
     example = _example(artifact, 2)
     with torch.inference_mode():
         try:
@@ -83,16 +85,82 @@ def build(folder: Path, out: Path, cache: Path, progress: Progress, runtime: str
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".building-") as name:
         work = Path(name)
-        progress("tracing the network", 0, 1)
-        (work / GRAPH).write_bytes(trace(network, example, runtime))
-        artifact = replace(artifact, record={**record, "parity": _parity(network, artifact, work)})
+        files, parity = _files(network, spec, artifact, folder, work, progress)
+        artifact = replace(artifact, files=files, versions=_versions(files), record={**record, "parity": parity})
         artifact.write(work)
         if handler_file is not None:
             shutil.copy(handler_file, work)
         _put(work, out / spec.name)
         work.mkdir()  # for TemporaryDirectory to remove
-        progress("tracing the network", 1, 1)
     return artifact
+
+
+def _files(network: nn.Module, spec: ModelSpec, artifact: Artifact, folder: Path, work: Path,
+           progress: Progress) -> tuple[dict[str, NetworkFile], dict[str, Any]]:
+    """The network's files for the runtime that is wanted, or for all that can be had, and their parity records.
+
+    Raises:
+        ArtifactError: the wanted runtime's file cannot be written, or is beyond tolerance; none is left of all.
+    """
+    every = artifact.runtime == AUTO
+    names = [name for name, runtime in RUNTIMES.items() if not every or _available(runtime, spec)]
+    names = names if every else [artifact.runtime]
+    preprocess = Preprocess(artifact.input)
+    progress("the reference's answers", 0, 1)
+    expected = reference(network, preprocess, held_out(spec, folder), artifact.batch_size)
+    progress("the reference's answers", 1, 1)
+    files: dict[str, NetworkFile] = {}
+    records: dict[str, Any] = {}
+
+    def samples() -> list[torch.Tensor]:
+        return [preprocess([sample.image]) for sample in calibration(spec, folder)]
+
+    for name in names:
+        runtime, what = RUNTIMES[name], f"building for {name}"
+        progress(what, 0, 1)
+        others = set(work.iterdir())
+        try:
+            file = write(runtime.format, network, _example(artifact, 2), samples, work)
+            built = open_runtime(name, work / file, torch.get_num_threads(), artifact.input)
+            record = compare(built, expected, preprocess, artifact.groups)
+            faults = beyond(record, spec.tolerance, quantized="int8" in name)
+        except ArtifactError as error:
+            if not every:
+                raise
+            records[name] = {"refused": [" ".join(str(error).split())]}
+            _discard(set(work.iterdir()) - others)
+            progress(what, 1, 1)
+            continue
+        if faults and not every:
+            raise ArtifactError(f"the network built for {name} differs too much from the one it was made of",
+                                where=artifact.name, why="; ".join(faults),
+                                remedy="build for another runtime, or set model.yaml: tolerance to what you can accept")
+        records[name] = {**record, "refused": faults} if faults else record
+        if faults:
+            _discard(set(work.iterdir()) - others)
+        else:
+            files[name] = NetworkFile(file, runtime.package, runtime.cpu_flag)
+        progress(what, 1, 1)
+    if not files:
+        raise ArtifactError("no runtime is within tolerance", where=artifact.name,
+                            why="; ".join(f"{name}: {', '.join(each['refused'])}" for name, each in records.items()))
+    return files, {"reference": "eager fp32", "tolerance": spec.tolerance.model_dump(), "runtimes": records}
+
+
+def _discard(paths: set[Path]) -> None:
+    """Removes what was written for a runtime that is left out: all that stays is packed into the archive."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _available(runtime: Runtime, spec: ModelSpec) -> bool:
+    """Whether `auto` can build for a runtime here: what it runs with is installed, and what writes its file."""
+    packages = [runtime.package, *({"onnx": ["onnx"], "onnx-int8": ["onnx"],
+                                    "openvino-int8": ["nncf"]}.get(runtime.format, []))]
+    return all(importlib.util.find_spec(package) is not None for package in packages if package)
 
 
 def handler_class(spec: ModelSpec) -> tuple[str, str]:
@@ -149,36 +217,6 @@ def read_labels(path: Path) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]
             raise ArtifactError(f"the group {name!r} is wrong", where=str(path),
                                 why=f"{bad[0]!r} is no index of {len(labels)} labels" if bad else "it is empty")
     return tuple(labels), groups
-
-
-def trace(network: nn.Module, example: torch.Tensor, runtime: str) -> bytes:
-    """The network as TorchScript bytes, the same for the same network.
-
-    For ipex the module first goes through ipex.optimize without prepacking: its weights stay in a layout that suits
-    every shape, and freezing the graph in the worker packs them for the real one.
-    """
-    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")
-        if runtime == "ipex" and not isinstance(network, torch.jit.ScriptModule):
-            import_ipex()
-            import intel_extension_for_pytorch as ipex
-
-            network = ipex.optimize(network, weights_prepack=False)
-        graph = network if isinstance(network, torch.jit.ScriptModule) else torch.jit.trace(network, example)  # type: ignore[no-untyped-call]
-        buffer = io.BytesIO()
-        torch.jit.save(graph, buffer)  # type: ignore[no-untyped-call]
-    return _without_debug_records(buffer.getvalue())
-
-
-def _without_debug_records(data: bytes) -> bytes:
-    """TorchScript's zip without its debug records, which hold paths of the machine that built it, and undated."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as target:
-        for entry in sorted(source.infolist(), key=lambda entry: entry.filename):
-            if not entry.filename.endswith((".debug_pkl", "serialization_id")):
-                target.writestr(zipfile.ZipInfo(entry.filename, _EPOCH), source.read(entry))
-    return out.getvalue()
 
 
 def _network(spec: ModelSpec, folder: Path, cache: Path, progress: Progress) -> tuple[nn.Module, dict[str, Any]]:
@@ -240,29 +278,9 @@ def _check_outputs(spec: ModelSpec, artifact: Artifact, outputs: Any) -> None:
                             remedy='add "food": [indices] to the labels file, or use handler: classifier')
 
 
-def _parity(network: nn.Module, artifact: Artifact, work: Path) -> dict[str, Any]:
-    """The built graph against the eager network, on batches of 1, 2 and batch_size.
-
-    Raises:
-        ArtifactError: further apart than TOLERANCE of the largest output.
-    """
-    built = open_runtime(artifact.runtime, work / artifact.file, torch.get_num_threads())
-    for count in sorted({1, 2, artifact.batch_size}):
-        batch = _example(artifact, count)
-        with torch.inference_mode():
-            expected, found = network(batch), built(batch)
-        if found.shape != expected.shape:
-            raise ArtifactError("the built graph answers in another shape", where=artifact.name,
-                                why=f"{list(found.shape)}, and {list(expected.shape)} is expected")
-        scale = float(expected.abs().max().clamp(min=1e-6))
-        apart = float((found - expected).abs().max()) / scale
-        if not apart <= TOLERANCE:  # neither is NaN
-            raise ArtifactError("the built graph differs from the network it was made of", where=artifact.name,
-                                why=f"by {apart:.1e} of the largest output; {TOLERANCE:.0e} is allowed",
-                                remedy="build with --runtime eager, and tell us")
-    return {"reference": "eager fp32", "tolerance": TOLERANCE, "within_tolerance": True}
-
-
-def _versions(runtime: str) -> dict[str, str]:
-    names = ["torch", *(["intel-extension-for-pytorch"] if runtime == "ipex" else [])]
-    return {name: importlib.metadata.version(name) for name in names}
+def _versions(files: dict[str, NetworkFile]) -> dict[str, str]:
+    """Of the packages that wrote the files and open them."""
+    names = {"torch": "torch", **{each.package: each.package.replace("_", "-") for each in files.values()
+                                  if each.package}}
+    versions = {name: importlib.metadata.version(name) for name in names.values()}
+    return {"python": platform.python_version(), **versions}

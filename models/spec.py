@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from handlers.artifact import AUTO
 from handlers.errors import ArtifactError
 from handlers.runtimes import RUNTIMES
 from handlers.transforms import InputSpec
@@ -76,6 +77,8 @@ class InputSection(Section):
     exif: bool = True
     background: tuple[Level, Level, Level] = (255, 255, 255)
     max_pixels: int = Field(50_000_000, ge=1)
+    decode: Literal["exact", "fast"] = Field("exact", description="fast: large JPEGs are decoded at half, a quarter or "
+                                                                  "an eighth of their size; other pixels")
 
     @field_validator("std")
     @classmethod
@@ -111,19 +114,37 @@ class BatchSection(Section):
     max_delay_ms: int = Field(1, ge=1, le=10_000)
 
 
+class Tolerance(Section):
+    """How far a built network may be from the eager fp32 network, on photos that nothing was calibrated on."""
+
+    fp32: float = Field(1e-4, gt=0, description="largest difference of an fp32 file, relative to the largest output")
+    confident: float = Field(0.99, ge=0, le=1, description="int8: share of the same first answers, where the "
+                                                           "reference leads by more than 0.2")
+    top1: float = Field(0.93, ge=0, le=1, description="int8: share of the same first answers")
+    score_mae: float = Field(0.2, gt=0, description="int8: by how much scores may move on average")
+    spearman: float = Field(0.995, ge=-1, le=1, description="int8: rank correlation with the reference's scores")
+    label_loss: float = Field(0.02, ge=0, description="int8: relative loss of MAE and Spearman against labels")
+    other_int8: float = Field(0.05, gt=0, description="int8: largest difference of outputs that are neither classes "
+                                                      "nor a score, relative to the largest")
+
+
 class ModelSpec(Section):
     """A whole model.yaml."""
 
     name: str
     version: str = "1.0"
     handler: str = Field("classifier", description="classifier, food_recognizer, image_scorer, or FILE.py:CLASS")
-    runtime: str = "ipex"
+    runtime: str = Field("ipex", description=f"one of {', '.join(RUNTIMES)}, or auto: all that can be built here, and "
+                                             "the fastest of them is served")
     network: NetworkSection
     head: HeadSection | None = None
     labels: Path | None = None
     input: InputSection = InputSection()
     output: OutputSection = OutputSection()
     batch: BatchSection = BatchSection()
+    photos: Path | None = Field(None, description="a folder of photos as users send them: int8 is calibrated on some "
+                                                  "and every runtime judged on the others")
+    tolerance: Tolerance = Tolerance()
 
     @field_validator("name", "version")
     @classmethod
@@ -135,8 +156,8 @@ class ModelSpec(Section):
     @field_validator("runtime")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in RUNTIMES:
-            raise ValueError(f"one of {', '.join(RUNTIMES)}")
+        if value not in RUNTIMES and value != AUTO:
+            raise ValueError(f"one of {', '.join(RUNTIMES)}, or {AUTO}")
         return value
 
     @field_validator("handler")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 from pathlib import Path
@@ -30,7 +31,9 @@ def plan_pod(machine: Path, serving: Path | None, model_store: Path,
     topology = read_topology(machine)
     limits = read_limits(machine, topology.online)
     models = read_model_store(model_store, list(settings.models))
-    return make_plan(topology, limits, settings, models, version or installed_version()), settings
+    packages = {built.package for model in models for built in model.built if built.package}
+    installed = None if machine != Path("/") else {name for name in packages if importlib.util.find_spec(name)}
+    return make_plan(topology, limits, settings, models, version or installed_version(), installed), settings
 
 
 def reasons_table(plan: Plan) -> Table:

@@ -37,10 +37,11 @@ def archives(plan: Plan | None, settings: Settings, model_store: Path, installed
             found.append(Problem("error", f"this archive is damaged: {path}", bad,
                                  f"copy it again, or build it: `tscpu build {name}`"))
             continue
+        runtime = plan.model(name).runtime if plan else served.runtime
         if plan:
             found += _against_plan(served, plan, path)
         if installed:
-            found += _against_installed(served, _versions(path), installed, path)
+            found += _against_installed(served, runtime, _versions(path), installed, path)
     return found
 
 
@@ -85,25 +86,35 @@ def _against_plan(served: ServedModel, plan: Plan, path: Path) -> list[Problem]:
     """An archive that was replaced after planning, or a plan that was written for another."""
     model = plan.model(served.name)
     pairs = (("version", served.version, model.version, "TorchServe then ignores what the plan says of the model"),
-             ("runtime", served.runtime, model.runtime, "the worker was planned for another"),
              ("batch size", served.batch_size, model.batch_size, "its handler takes no other batches"))
-    return [Problem("error", f"this archive is not the one that was planned: {path}",
-                    f"{what} {has}, planned {wanted}: {then}", "plan again")
-            for what, has, wanted, then in pairs if has != wanted]
+    found = [Problem("error", f"this archive is not the one that was planned: {path}",
+                     f"{what} {has}, planned {wanted}: {then}", "plan again")
+             for what, has, wanted, then in pairs if has != wanted]
+    if model.runtime not in {built.runtime for built in served.built}:
+        found.append(Problem("error", f"this archive was not built for the runtime {model.runtime}: {path}",
+                             "it has " + ", ".join(built.runtime for built in served.built),
+                             f"`tscpu build --runtime {model.runtime} {served.name}`"))
+    return found
 
 
-def _against_installed(served: ServedModel, built: dict[str, str], installed: Versions, path: Path) -> list[Problem]:
-    """Built with another torch, IPEX or Python than the workers have.
+def _against_installed(served: ServedModel, runtime: str, built: dict[str, str], installed: Versions,
+                       path: Path) -> list[Problem]:
+    """Built with another torch, IPEX or Python than the workers have, or for a runtime whose package they have not.
 
     For the ipex runtime another release is an error, since the graph holds that release's own operators, as it is for
     a network of a newer torch. Newer torch reads what older ones wrote, but nobody has tried this one with it.
     """
     found = []
-    for name in ("torch", "python", *([IPEX] if served.runtime == "ipex" else [])):
+    needed = next((each.package for each in served.built if each.runtime == runtime), "").replace("_", "-")
+    if needed and needed not in installed and needed != IPEX:  # that has a probe of its own
+        found.append(Problem("error", f"workers cannot open the runtime {runtime}: {path}",
+                             f"the package {needed} is not installed",
+                             f"pip install {needed}, or name another runtime in serving.yaml"))
+    for name in ("torch", "python", *([IPEX] if runtime == "ipex" else [])):
         if name not in built or name not in installed or major_minor(built[name]) == major_minor(installed[name]):
             continue
         severity: Severity = "error"
-        if name == "python" or (served.runtime != "ipex" and _numbers(built[name]) < _numbers(installed[name])):
+        if name == "python" or (runtime != "ipex" and _numbers(built[name]) < _numbers(installed[name])):
             severity = "warning"
         found.append(Problem(severity, f"this archive was built with another {name}: {path}",
                              f"built with {built[name]}, installed is {installed[name]}: nobody has tried it there",

@@ -28,7 +28,7 @@ EAGER = "or build the models for torch alone: `tscpu build --runtime eager`"
 _VERSIONS = f"""
 import importlib.metadata, json, platform
 found = {{"python": platform.python_version()}}
-for name in ("torch", {IPEX!r}):
+for name in ("torch", {IPEX!r}, "onnxruntime", "openvino"):
     try:
         found[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -38,7 +38,7 @@ print(json.dumps(found))
 # _exit: taking the interpreter down again costs as much CPU time as the import
 _IMPORT = "import os, torch, intel_extension_for_pytorch; os._exit(0)"
 
-Versions = Mapping[str, str]  # "python", "torch" and IPEX, where installed
+Versions = Mapping[str, str]  # "python", "torch" and the runtimes' packages, where installed
 
 
 def torchserve(command: Path | None) -> list[Problem]:

@@ -51,7 +51,8 @@ def test_served_prediction_equals_the_artifact_in_process(server: Server, store:
     with zipfile.ZipFile(store / "image_scorer.mar") as archive:
         archive.extractall(tmp_path)
     artifact = Artifact.read(tmp_path)
-    network = open_runtime(artifact.runtime, tmp_path / artifact.file, 1)
+    file = artifact.files[artifact.runtime].file
+    network = open_runtime(artifact.runtime, tmp_path / file, 1, artifact.input)
     preprocess = Preprocess(artifact.input)
     for photo in ("coffee", "chelsea", "china"):
         image = load_photo(photo)

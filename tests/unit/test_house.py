@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {"handlers": {"handlers"}, "configs": {"configs"}, "serving": {"serving", "configs"},
-         "models": {"models", "handlers"}, "scripts": {"scripts", "serving", "configs", "models", "handlers"}}
+         "models": {"models", "handlers"}, "measure": {"measure", "serving", "configs", "models", "handlers"},
+         "scripts": {"scripts", "measure", "serving", "configs", "models", "handlers"}}
 FILES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 

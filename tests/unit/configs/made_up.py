@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from configs.archives import ServedModel
+from configs.archives import Built, ServedModel
 from configs.limits import Limits, read_limits
 from configs.plan import Plan
 from configs.planning import make_plan
@@ -55,10 +55,15 @@ def limits(machine: Topology, cpus: float | None = None, allowed: Iterable[int] 
 
 def model(name: str = "a", resident: int = GB, inference_ms: float = 100.0, **changes: Any) -> ServedModel:
     """An archive: 1 GB a worker, 20 s to load, 100 ms an image on one thread."""
-    made = ServedModel(name=name, version="1.0", archive=f"{name}.mar", runtime="eager", batch_size=1,
-                       max_batch_delay_ms=1, resident_bytes=resident, load_seconds=20.0, inference_ms=inference_ms,
-                       measured=True)
-    return replace(made, **changes)
+    archive = {key: changes.pop(key) for key in ("version", "archive", "batch_size", "max_batch_delay_ms")
+               if key in changes}
+    runtime = changes.pop("runtime", "eager")
+    built = Built(runtime, cpu_flag="avx2" if runtime == "ipex" else "",
+                  **{"resident_bytes": resident, "load_seconds": 20.0, "inference_ms": inference_ms, "measured": True,
+                     **changes})
+    made = ServedModel(name=name, version="1.0", archive=f"{name}.mar", runtime=runtime, batch_size=1,
+                       max_batch_delay_ms=1, built=(built,))
+    return replace(made.served_by(built), **archive)
 
 
 def plan(machine: Topology | None = None, bounds: Limits | None = None, names: str = "a", version: str = "0.12.0",
@@ -102,6 +107,13 @@ def why(decided: Plan, subject: str) -> str:
     return f"{reason.value}: {reason.why}"
 
 
+def files(*runtimes: str) -> dict[str, dict[str, str]]:
+    """What an artifact.json says of the files of some runtimes."""
+    packages = {"ipex": "intel_extension_for_pytorch", "onnxruntime": "onnxruntime", "openvino": "openvino"}
+    return {name: {"file": f"{name}.pt", "package": packages.get(name.removesuffix("-int8"), ""),
+                   "cpu_flag": "avx2" if name == "ipex" else ""} for name in runtimes}
+
+
 def archive(folder: Path, name: str = "a", version: str = "1.0", measured: dict[str, Any] | None = None,
             artifact: dict[str, Any] | None = None, file: str = "") -> Path:
     """Writes an archive as small as one can be, and what was measured of it."""
@@ -109,8 +121,8 @@ def archive(folder: Path, name: str = "a", version: str = "1.0", measured: dict[
     with zipfile.ZipFile(path, "w") as target:
         target.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {"modelName": name, "modelVersion": version}}))
         if artifact != {}:
-            target.writestr("artifact.json", json.dumps(artifact or {"runtime": "eager", "batch_size": 4,
-                                                                     "max_batch_delay_ms": 5}))
+            target.writestr("artifact.json", json.dumps(artifact or {
+                "runtime": "eager", "batch_size": 4, "max_batch_delay_ms": 5, "files": files("eager")}))
     if measured is not None:
         path.with_name(f"{path.stem}.measured.json").write_text(json.dumps(measured))
     return path

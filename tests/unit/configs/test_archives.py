@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import archive
+from made_up import archive, files
 
 from configs.archives import (
     DEFAULT_INFERENCE_MS,
     DEFAULT_LOAD_SECONDS,
     DEFAULT_RESIDENT_BYTES,
+    Built,
     ServedModel,
     read_archive,
     read_manifest,
@@ -24,10 +26,37 @@ MEASURED = {"resident_bytes": 884584448, "load_seconds": 9.73, "inference_ms": 2
 
 
 def test_archive_with_its_measurements(tmp_path: Path) -> None:
-    path = archive(tmp_path, "scorer", "2.1", MEASURED, {"runtime": "ipex", "batch_size": 8, "max_batch_delay_ms": 20})
+    path = archive(tmp_path, "scorer", "2.1", {"ipex": MEASURED},
+                   {"runtime": "ipex", "batch_size": 8, "max_batch_delay_ms": 20, "files": files("ipex")})
     assert read_archive(path) == ServedModel(
         name="scorer", version="2.1", archive="scorer.mar", runtime="ipex", batch_size=8, max_batch_delay_ms=20,
-        resident_bytes=884584448, load_seconds=9.73, inference_ms=24.5, measured=True)
+        resident_bytes=884584448, load_seconds=9.73, inference_ms=24.5, measured=True,
+        built=(Built("ipex", "intel_extension_for_pytorch", "avx2", 884584448, 9.73, 24.5, True),))
+
+
+SEVERAL = {"runtime": "auto", "batch_size": 1, "max_batch_delay_ms": 1, "files": files("openvino", "eager", "ipex")}
+
+
+def test_an_archive_for_several_runtimes_keeps_what_was_measured_apart(tmp_path: Path) -> None:
+    costs = {"eager": MEASURED, "openvino": MEASURED | {"inference_ms": 9}}
+    found = read_archive(archive(tmp_path, measured=costs, artifact=SEVERAL))
+    assert (found.runtime, found.measured) == ("auto", False)  # nobody has chosen yet
+    assert [(each.runtime, each.inference_ms, each.measured) for each in found.built] == [
+        ("eager", 24.5, True), ("ipex", DEFAULT_INFERENCE_MS, False), ("openvino", 9, True)]
+    chosen = found.served_by(found.built[2])
+    assert (chosen.runtime, chosen.inference_ms, chosen.measured) == ("openvino", 9, True)
+
+
+def test_an_archive_with_a_runtime_of_its_own_is_judged_by_that(tmp_path: Path) -> None:
+    costs = {"eager": MEASURED, "openvino": MEASURED | {"inference_ms": 9}}
+    found = read_archive(archive(tmp_path, measured=costs, artifact=SEVERAL | {"runtime": "openvino"}))
+    assert (found.runtime, found.inference_ms, found.measured) == ("openvino", 9, True)
+
+
+def test_an_archive_without_a_file_for_its_own_runtime_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="this archive cannot be served") as caught:
+        read_archive(archive(tmp_path, artifact=SEVERAL | {"runtime": "onnxruntime"}))
+    assert "no file for its own runtime 'onnxruntime'" in caught.value.why
 
 
 def test_without_a_sidecar_all_is_assumed(tmp_path: Path) -> None:
@@ -42,14 +71,15 @@ def test_without_a_sidecar_all_is_assumed(tmp_path: Path) -> None:
     ({"inference_ms": float("nan")}, "above zero"), ({"load_seconds": float("inf")}, "above zero"),
     ({"inference_ms": "fast"}, "could not convert"), ({"resident_bytes": None}, "NoneType")])
 def test_a_sidecar_with_a_bad_number_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    path = archive(tmp_path, measured=MEASURED | change)
+    path = archive(tmp_path, measured={"eager": MEASURED | change})
     with pytest.raises(SettingsError, match="cannot read what was measured") as caught:
         read_archive(path)
     assert words in caught.value.why
     assert caught.value.where == str(tmp_path / "a.measured.json")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", "{}", '{"resident_bytes": 1}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"eager": {}}', '{"eager": 3}',
+                                     '{"eager": {"resident_bytes": 1}}', json.dumps(MEASURED)])
 def test_a_broken_sidecar_is_named(tmp_path: Path, content: str) -> None:
     path = archive(tmp_path)
     (tmp_path / "a.measured.json").write_text(content)
@@ -101,7 +131,11 @@ def test_a_bad_manifest_is_refused(tmp_path: Path, manifest: str, words: str) ->
 
 @pytest.mark.parametrize("artifact", [
     {"runtime": "eager"}, {"runtime": "eager", "batch_size": "x", "max_batch_delay_ms": 1},
-    {"batch_size": 1, "max_batch_delay_ms": 1}])
+    {"batch_size": 1, "max_batch_delay_ms": 1, "files": files("eager")},
+    {"runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 1, "file": "model.pt"},
+    {"runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 1, "files": ["eager"]},
+    {"runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 1, "files": {"eager": "model.pt"}},
+    {"runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 1, "files": {"eager": {"file": "model.pt"}}}])
 def test_a_bad_artifact_is_refused(tmp_path: Path, artifact: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="this archive cannot be served"):
         read_archive(archive(tmp_path, artifact=artifact))

@@ -81,3 +81,49 @@ def test_normalise_is_the_textbooks_and_channels_last() -> None:
     expected = (image / 255.0 - (0.4, 0.5, 0.6)) / (0.2, 0.3, 0.4)
     assert np.abs(found[1].permute(1, 2, 0).numpy() - expected).max() < 1e-5
     assert found.is_contiguous(memory_format=torch.channels_last) and found.dtype == torch.float32
+
+
+def random_pixels(count: int, size: int) -> torch.Tensor:
+    """uint8 [count, 3, size, size], channels-last in memory."""
+    levels = np.random.default_rng(count).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+    return torch.from_numpy(levels).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("size", [8, 31, 32])
+def test_normalise_is_one_multiply_and_one_add_to_the_last_bit(count: int, size: int) -> None:
+    """Row by row it must not become another arithmetic: archives that were built before must keep their answers."""
+    rule, pixels = spec(size, size), random_pixels(count, size)
+    std = torch.tensor(rule.std, dtype=torch.float32)
+    scale = (1.0 / (255.0 * std)).view(1, 3, 1, 1)
+    shift = (-torch.tensor(rule.mean, dtype=torch.float32) / std).view(1, 3, 1, 1)
+    before = pixels.clone()
+    found = Preprocess(rule).normalise(pixels)
+    assert torch.equal(found, pixels.float() * scale + shift)
+    assert found.shape == (count, 3, size, size) and found.dtype == torch.float32
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(pixels, before)
+
+
+def test_normalise_takes_pixels_in_any_order_of_memory() -> None:
+    preprocess, pixels = Preprocess(spec(16, 16)), random_pixels(3, 20)[..., 2:18, 2:18]
+    expected = preprocess.normalise(pixels.contiguous(memory_format=torch.channels_last))
+    for same in (pixels, pixels.contiguous()):
+        assert torch.equal(preprocess.normalise(same), expected)
+        assert preprocess.normalise(same).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("shape", [(427, 640), (640, 427), (301, 301), (256, 400), (80, 61), (9, 200)])
+def test_resizing_channels_last_gives_the_pixels_of_planes(shape: tuple[int, int], interpolation: str) -> None:
+    image = np.asarray(Image.fromarray(load_photo("coffee")).resize((shape[1], shape[0])))
+    short = 256
+    target = (short, int(short * shape[1] / shape[0])) if shape[0] <= shape[1] else (
+        int(short * shape[0] / shape[1]), short)
+    planes = torch.from_numpy(image.transpose(2, 0, 1).copy())[None]
+    resized = torch.nn.functional.interpolate(planes, size=target, mode=interpolation, antialias=True,
+                                              align_corners=False)
+    top, left = (round((side - 224) / 2) for side in target)
+    found = Preprocess(spec(224, 256, interpolation)).pixels(image)
+    assert torch.equal(found, resized[..., top:top + 224, left:left + 224])
+    assert found.stride(1) == 1  # channels last, so that rows are normalised as they lie

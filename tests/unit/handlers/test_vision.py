@@ -15,7 +15,7 @@ import torch
 from ts.context import Context, RequestProcessor
 
 from handlers import inputs
-from handlers.artifact import Artifact
+from handlers.artifact import Artifact, NetworkFile
 from handlers.classifier import Classifier
 from handlers.food_recognizer import FoodRecognizer
 from handlers.image_scorer import ImageScorer
@@ -50,9 +50,9 @@ class Mean(torch.nn.Module):
 def made(folder: Path, kind: type[VisionHandler], network: torch.nn.Module, **more: Any) -> Any:
     """An initialised handler, made as an archive's entry makes it."""
     torch.jit.script(network.eval()).save(str(folder / "model.pt"))
-    Artifact(**{"name": "colours", "version": "1.0", "runtime": "eager", "file": "model.pt", "input": SPEC,
-                "batch_size": 2, "max_batch_delay_ms": 1, "handler": "classifier",
-                "labels": ("red", "green", "blue"), "top_k": 1, **more}).write(folder)
+    Artifact(**{"name": "colours", "version": "1.0", "runtime": "eager",
+                "files": {"eager": NetworkFile("model.pt")}, "input": SPEC, "batch_size": 2, "max_batch_delay_ms": 1,
+                "handler": "classifier", "labels": ("red", "green", "blue"), "top_k": 1, **more}).write(folder)
 
     class Service(kind):  # type: ignore[misc,valid-type]
         pass

@@ -55,7 +55,7 @@ def test_p31_p35_same_inputs_give_the_same_archive_side_by_side(tmp_path: Path) 
     with zipfile.ZipFile(archives[0]) as archive:
         names = archive.namelist()
         everything = b"".join(archive.read(name) for name in names)
-    assert {"handlers/vision.py", "artifact.json", "service.py", "model.pt", "MAR-INF/MANIFEST.json"} <= set(names)
+    assert {"handlers/vision.py", "artifact.json", "service.py", "eager.pt", "MAR-INF/MANIFEST.json"} <= set(names)
     assert not any(name.endswith(("requirements.txt", ".pyc", ".debug_pkl")) for name in names)
     assert str(tmp_path).encode() not in everything
 
@@ -99,4 +99,7 @@ def test_the_artifact_says_what_it_was_built_from(tmp_path: Path) -> None:
     artifact = build(model(tmp_path / "model"), tmp_path / "out", tmp_path / "cache", quiet)
     assert artifact == Artifact.read(tmp_path / "out" / "colours")
     data = json.loads((tmp_path / "out" / "colours" / "artifact.json").read_text())
-    assert data["record"]["parity"]["within_tolerance"] and "torch" in data["versions"]
+    parity = data["record"]["parity"]
+    assert parity["runtimes"]["eager"]["random_tensors"]["relative"] <= parity["tolerance"]["fp32"]
+    assert "refused" not in parity["runtimes"]["eager"]
+    assert set(data["versions"]) == {"python", "torch"}

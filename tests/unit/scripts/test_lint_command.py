@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scripts.cli import app
+from scripts.cli import application
 
 CLEAN = (Path(__file__).parents[2] / "fixtures" / "clean.properties").read_text()
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["lint", *map(str, arguments)])
+    result = CliRunner().invoke(application(["lint"]), ["lint", *map(str, arguments)])
     return result.exit_code, result.stdout, result.stderr
 
 
