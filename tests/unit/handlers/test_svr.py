@@ -22,7 +22,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PolynomialFeatures
 from sklearn.svm import SVR, LinearSVR, NuSVR
 
 from handlers.errors import ArtifactError
-from handlers.svr import SVRHead
+from handlers.svr import KERNELS, SVRHead
 
 STEPS = {
     "none": lambda width: [],
@@ -171,7 +171,21 @@ def test_every_layer_survives_tracing_and_saving(tmp_path: Path, regressor: Any,
     traced = torch.jit.trace(head, torch.from_numpy(features[:2]).float())
     for count in (1, 2, 7):
         batch = torch.from_numpy(unseen[:count]).float()
-        assert torch.equal(traced(batch), head(batch))
+        assert torch.allclose(traced(batch), head(batch), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_ipex_keeps_all_digits_of_a_kernel(kernel: str) -> None:
+    """It fuses a matrix product and the factor after it, and rounds that factor to float32."""
+    pytest.importorskip("intel_extension_for_pytorch")
+    features, scores, unseen = data(6, 1, offset=100.0)
+    regressor = SVR(kernel=kernel, degree=2, coef0=1.0).fit(features, scores)
+    head = SVRHead.from_sklearn(regressor)
+    inputs = torch.from_numpy(unseen)
+    frozen = torch.jit.freeze(torch.jit.trace(head, inputs[:2]).eval())
+    for count in (1, 2, 7, 7):  # the graph is fused after its first calls
+        with torch.inference_mode():
+            assert apart(frozen(inputs[:count]).numpy(), regressor.predict(unseen[:count])) <= 1e-6
 
 
 def test_the_same_head_gives_the_same_file(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ MakePlan = Callable[..., Plan]
 def archive(folder: Path, name: str) -> None:
     with zipfile.ZipFile(folder / f"{name}.mar", "w") as target:
         target.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {"modelName": name, "modelVersion": "1.0"}}))
-        target.writestr("artifact.json", '{"runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 5}')
+        target.writestr("artifact.json", json.dumps({
+            "runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 5,
+            "files": {"eager": {"file": "eager.pt", "package": "", "cpu_flag": ""}}}))
 
 
 @pytest.fixture

@@ -25,7 +25,10 @@ INSTALLED = {"python": "3.11.7", "torch": "2.8.0+cpu", IPEX: "2.8.10"}
 def archive(folder: Path, name: str = "food", **artifact: Any) -> Path:
     """An archive as the toolkit builds it, around a network of random bytes, which do not shrink."""
     path = folder / f"{name}.mar"
-    said = {"runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 5, "versions": {"torch": "2.8.0"}, **artifact}
+    runtime = artifact.get("runtime", "eager")
+    package = {"ipex": IPEX.replace("-", "_"), "eager": ""}.get(runtime, runtime.removesuffix("-int8"))
+    said = {"runtime": runtime, "batch_size": 1, "max_batch_delay_ms": 5, "versions": {"torch": "2.8.0"},
+            "files": {runtime: {"file": "model.pt", "package": package, "cpu_flag": ""}}, **artifact}
     with zipfile.ZipFile(path, "w") as target:
         target.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {"modelName": name, "modelVersion": "1.0"}}))
         target.writestr("artifact.json", json.dumps(said))
@@ -95,8 +98,9 @@ def test_archives_that_are_not_asked_for_are_not_looked_at(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"version": "2.0"}, "version 1.0, planned 2.0"), ({"runtime": "ipex"}, "runtime eager, planned ipex"),
-    ({"batch_size": 8}, "batch size 1, planned 8")])
+    ({"version": "2.0"}, "version 1.0, planned 2.0"), ({"runtime": "ipex"}, "it has eager"),
+    ({"batch_size": 8}, "batch size 1, planned 8")],
+    ids=["version", "runtime", "batch size"])
 def test_an_archive_that_is_not_the_planned_one(tmp_path: Path, make_plan: MakePlan, change: dict[str, Any],
                                                 words: str) -> None:
     archive(tmp_path)
@@ -128,6 +132,15 @@ def test_an_archive_built_with_other_releases(tmp_path: Path, runtime: str, buil
 def test_an_ipex_archive_of_another_torch_says_both(tmp_path: Path) -> None:
     archive(tmp_path, runtime="ipex", versions={"torch": "2.7.0", IPEX: "2.7.0"})
     assert [each.severity for each in check(tmp_path)] == ["error", "error"]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8"])
+def test_a_runtime_whose_package_is_not_installed(tmp_path: Path, make_plan: MakePlan, runtime: str) -> None:
+    archive(tmp_path, runtime=runtime)
+    package = runtime.removesuffix("-int8")
+    problem = only(check(tmp_path))
+    assert runtime in problem.what and package in problem.why and f"pip install {package}" in problem.remedy
+    assert check(tmp_path, installed={**INSTALLED, package: "1.2.3"}) == []
 
 
 def test_nothing_is_compared_with_unknown_versions(tmp_path: Path) -> None:
