@@ -138,7 +138,8 @@ def _scrape(url: str) -> stages.Counters | None:
 def _stages(before: stages.Counters | None, after: stages.Counters | None) -> tuple[dict[str, float], str]:
     if before is None or after is None:
         return {}, ""
-    return _rounded(stages.between(before, after)), "CPU" if after.cpu else "wall"
+    spent = _rounded(stages.between(before, after))
+    return spent, ("CPU" if after.cpu else "wall") if spent else ""
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:
