@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo serve bench test test-versions check clean
+.PHONY: help setup java demo serve bench image deploy undeploy test test-versions test-container check clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' Makefile | sort | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-13s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' Makefile | sort | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-15s %s\n' "$$target" "$$text"; done
 
 setup: $(STAMP)  ## create .venv and install everything
 
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is needed (PYTHON=… names another one; 3.11 it must be)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about 4 minutes, 7 GB from the default index; see TORCH_INDEX_URL)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL)) -e '.[demo,dev,onnx,openvino]' 2>$(VENV)/install.log \
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL)) -e '.[demo,deploy,dev,onnx,openvino]' 2>$(VENV)/install.log \
 	  || { grep -m 3 -i '^error' $(VENV)/install.log; echo "error: the installation failed. No network, or no package index? All of it: $(VENV)/install.log"; exit 1; }
 	@touch $@
 
@@ -36,12 +36,30 @@ bench: java $(STAMP)  ## every way of serving side by side (an hour; wants the m
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench,litserve,onnx,openvino]'
 	@$(BIN)/tscpu bench --suite handler --peer litserve
 
+# TARGET=podman runs the same Deployment on this machine. CPUS is its CPU limit then.
+TARGET ?= kubernetes
+OVERLAY ?= $(if $(filter podman,$(TARGET)),local,shared-node)
+DEPLOY = --target $(TARGET) --overlay $(OVERLAY) $(if $(IMAGE),--image $(IMAGE)) $(if $(NAMESPACE),--namespace $(NAMESPACE))
+
+image: $(STAMP)  ## the container image, by docker, podman or buildah
+	@test -f build/model-store/food_recognizer.mar || $(BIN)/tscpu build food_recognizer image_scorer
+	@$(BIN)/tscpu image $(if $(IMAGE),--image $(IMAGE)) $(if $(BASE),--base $(BASE))
+
+deploy: $(STAMP)  ## check, apply and try the manifests (OVERLAY, IMAGE, NAMESPACE; TARGET=podman: here)
+	@$(BIN)/tscpu deploy $(DEPLOY) $(if $(CPUS),--cpus $(CPUS))
+
+undeploy: $(STAMP)  ## end what deploy started
+	@$(BIN)/tscpu undeploy $(DEPLOY)
+
 test: java $(STAMP)  ## everything, including a real TorchServe
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest tests/integration
 
 test-versions: java $(STAMP)  ## old TorchServes, installed aside and started for real
 	@$(BIN)/pytest tests/versions
+
+test-container: $(STAMP)  ## the image, built and run for real (root, podman, buildah, debootstrap; half an hour)
+	@$(BIN)/pytest -v tests/container
 
 check: $(STAMP)  ## lint, types and unit tests
 	@$(BIN)/ruff check .

@@ -27,7 +27,10 @@ COMMANDS = {
     "predict": ("scripts.predict", "predict"),
     "inspect": ("scripts.inspect", "inspect"),
     "bench": ("scripts.bench", "bench"),
+    "image": ("scripts.image", "image"),
     "demo": ("scripts.demo", "demo"),
+    "deploy": ("scripts.deploy", "deploy"),
+    "undeploy": ("scripts.deploy", "undeploy"),
 }
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from scipy.stats import spearmanr
 
 from configs.archives import read_archive
 from handlers.artifact import Artifact
@@ -74,8 +73,11 @@ def test_int8_recognizer_gives_the_same_sure_answers(unpacked: dict[str, Path]) 
 
 def test_int8_scorer_moves_scores_little(unpacked: dict[str, Path]) -> None:
     found, wanted = (answers(unpacked["image_scorer"], name)[0].flatten() for name in ("openvino-int8", "eager"))
-    assert float((found - wanted).abs().mean()) <= 0.3  # ten photos; the archive's record has 120 crops
-    assert spearmanr(found, wanted)[0] >= 0.9
+    assert float((found - wanted).abs().mean()) <= 0.2
+    # undamaged photos score alike, so their ranks say little (the archive's record has 120 crops of all severities):
+    # those that are apart stay in order
+    apart = [(i, j) for i in range(len(PHOTOS)) for j in range(len(PHOTOS)) if wanted[i] > wanted[j] + 0.5]
+    assert len(apart) >= 5 and all(found[i] > found[j] for i, j in apart)
 
 
 def test_the_record_tells_the_worst_photo_and_what_was_left_out(unpacked: dict[str, Path]) -> None:

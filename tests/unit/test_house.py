@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {"handlers": {"handlers"}, "configs": {"configs"}, "serving": {"serving", "configs"},
          "models": {"models", "handlers"}, "measure": {"measure", "serving", "configs", "models", "handlers"},
-         "scripts": {"scripts", "measure", "serving", "configs", "models", "handlers"}}
+         "deploy": {"deploy", "serving", "configs"},
+         "scripts": {"scripts", "deploy", "measure", "serving", "configs", "models", "handlers"}}
 FILES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 
