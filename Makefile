@@ -41,9 +41,10 @@ TARGET ?= kubernetes
 OVERLAY ?= $(if $(filter podman,$(TARGET)),local,shared-node)
 DEPLOY = --target $(TARGET) --overlay $(OVERLAY) $(if $(IMAGE),--image $(IMAGE)) $(if $(NAMESPACE),--namespace $(NAMESPACE))
 
-image: $(STAMP)  ## the container image, by docker, podman or buildah
+image: $(STAMP)  ## the container image, by docker, podman or buildah (BASE: another Debian 12)
 	@test -f build/model-store/food_recognizer.mar || $(BIN)/tscpu build food_recognizer image_scorer
-	@$(BIN)/tscpu image $(if $(IMAGE),--image $(IMAGE)) $(if $(BASE),--base $(BASE))
+	@$(BIN)/tscpu image $(if $(IMAGE),--image $(IMAGE)) $(if $(BASE),--base $(BASE)) \
+	  $(if $(filter environment command line,$(origin TORCH_INDEX_URL)),--torch-index-url "$(TORCH_INDEX_URL)")
 
 deploy: $(STAMP)  ## check, apply and try the manifests (OVERLAY, IMAGE, NAMESPACE; TARGET=podman: here)
 	@$(BIN)/tscpu deploy $(DEPLOY) $(if $(CPUS),--cpus $(CPUS))

@@ -15,8 +15,8 @@ def image(
     name: str = typer.Option("", "--image", help="Name and tag; empty: that of the manifests."),
     engine: str = typer.Option("auto", help="docker, podman or buildah; auto: the first that works here."),
     base: str = typer.Option("", help="Base image, a Debian 12; empty: that of the Dockerfile."),
-    torch_index_url: str | None = typer.Option(None, envvar="TORCH_INDEX_URL", help=(
-        "Wheel index of torch without CUDA. Empty: the default index only, whose torch is 6 GB larger.")),
+    torch_index_url: str | None = typer.Option(None, help=(
+        "Wheel index of torch without CUDA, in place of the Dockerfile's. \"\": the default index only, 6 GB more.")),
     runtimes: str = typer.Option("", help="More runtimes' packages: openvino, onnxruntime, or both."),
     option: list[str] = typer.Option([], help="Passed on to the engine's build command, as it is."),
 ) -> None:

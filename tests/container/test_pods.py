@@ -63,7 +63,7 @@ def test_p1_the_plan_is_the_pods_and_everything_answers(run: Run, options: tuple
         container.execute("touch", "/app/x")
 
 
-def test_only_three_ports_are_open_to_the_outside(run: Run) -> None:
+def test_p16_only_three_ports_are_open_to_the_outside(run: Run) -> None:
     container = run("--cpus", "2")
     container.wait_until_ready()
     lines = container.execute("cat", "/proc/net/tcp").splitlines()[1:]
@@ -79,7 +79,7 @@ def test_too_little_memory_is_said_before_anything_starts(run: Run) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_p30_sigterm_under_load_loses_no_accepted_request(podman: Engine, run: Run, attempt: int) -> None:
+def test_sigterm_under_load_loses_no_accepted_request(podman: Engine, run: Run, attempt: int) -> None:
     container = run("--cpus", "2", "--stop-timeout", "60")
     container.wait_until_ready()
     body, lost, done, stopping = photo(), [], [0] * 4, threading.Event()
@@ -109,7 +109,7 @@ def test_p30_sigterm_under_load_loses_no_accepted_request(podman: Engine, run: R
     assert container.wait_until_ended(60) == 0
 
 
-def test_p31_a_killed_jvm_ends_the_container(run: Run) -> None:
+def test_p22_a_killed_jvm_ends_the_container(run: Run) -> None:
     container = run("--cpus", "2")
     container.wait_until_ready()
     container.execute("sh", "-c", "kill -9 $(cat /run/tscpu/tmp/.model_server.pid)")
