@@ -1,24 +1,33 @@
 # One image for every pod size: the entrypoint plans from the cgroup at each start.
 #   make image                                   both demo models, PyTorch's CPU wheels
 #   docker build --build-arg RUNTIMES=openvino   another runtime's packages beside IPEX
-# Both stages need the same Debian 12, whose Python is 3.11.
+# All stages need the same Debian 12, whose Python is 3.11.
 ARG BASE=debian:bookworm-slim
+
+# what Python needs, by itself: other changes of pyproject.toml must not install torch again
+FROM ${BASE} AS requirements
+# no version of a Debian package: they go with the release, and security updates are wanted
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml /
+RUN python3 -c "import tomllib; print(*tomllib.load(open('/pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+      > /requirements.txt
 
 FROM ${BASE} AS build
 # a wheel index for torch without CUDA (6 GB less); empty: the default index only
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 # packages of other runtimes that the archives are served with: openvino, onnxruntime
 ARG RUNTIMES=""
-# no version of a Debian package: they go with the release, and security updates are wanted
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
-COPY pyproject.toml /app/
-# Python's own packages first: they change seldom, and weigh a hundred times as much as the toolkit
+COPY --from=requirements /requirements.txt /
+# Python's packages first: they change seldom, and weigh a hundred times as much as the toolkit
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -c "import tomllib; print(*tomllib.load(open('/app/pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > /requirements.txt \
- && python3 -m venv /opt/venv \
+    python3 -m venv /opt/venv \
  && /opt/venv/bin/pip install --disable-pip-version-check \
       ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r /requirements.txt ${RUNTIMES} \
  # headers and static libraries are for compilers, which the image has none of

@@ -66,9 +66,10 @@ def test_p1_the_plan_is_the_pods_and_everything_answers(run: Run, options: tuple
 def test_p16_only_three_ports_are_open_to_the_outside(run: Run) -> None:
     container = run("--cpus", "2")
     container.wait_until_ready()
-    lines = container.execute("cat", "/proc/net/tcp").splitlines()[1:]
-    listening = [line.split()[1] for line in lines if line.split()[3] == "0A"]
-    assert {int(each.split(":")[1], 16) for each in listening if each.startswith("00000000")} == {8080, 8082, 8090}
+    lines = container.execute("cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()
+    listening = [line.split()[1].split(":") for line in lines if line.split()[3] == "0A"]
+    assert {int(port, 16) for address, port in listening if not address.strip("0")} == {8080, 8082, 8090}
+    assert 8081 in {int(port, 16) for _, port in listening}
     assert container.get("/live") == container.get("/startup") == 200
 
 
