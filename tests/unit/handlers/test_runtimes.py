@@ -174,7 +174,8 @@ def test_p11_no_thread_leaves_the_cpus_that_the_worker_was_given(files: Files, n
     seen.append(masks())
     assert len(set().union(*seen)) > 1
     for each in seen:
-        assert {task: mask for task, mask in each.items() if mask != before.get(task, own)} == {}
+        # a thread that an earlier quantization has pinned may come back to the process's mask: that is no escape
+        assert {task: mask for task, mask in each.items() if mask not in (own, before.get(task))} == {}
 
 
 # what cannot be opened
