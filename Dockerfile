@@ -33,15 +33,18 @@ RUN --mount=type=cache,target=/root/.cache/pip \
  # headers and static libraries are for compilers, which the image has none of
  && rm -rf /opt/venv/lib/python3.11/site-packages/torch/include /opt/venv/lib/python3.11/site-packages/torch/share \
  && find /opt/venv -name '*.a' -delete
+# before the toolkit's own files: a change of those must not copy the packages again
+RUN echo /app > /opt/venv/lib/python3.11/site-packages/tscpu.pth \
+ && printf '#!/opt/venv/bin/python3\nfrom scripts.cli import app\napp()\n' > /opt/venv/bin/tscpu \
+ && chmod 755 /opt/venv/bin/tscpu
 COPY handlers /app/handlers
 COPY configs /app/configs
 COPY models /app/models
 COPY serving /app/serving
 COPY scripts /app/scripts
 # the root file system is read-only at run time: bytecode is compiled here or at every start
-RUN echo /app > /opt/venv/lib/python3.11/site-packages/tscpu.pth \
- && printf '#!/opt/venv/bin/python3\nfrom scripts.cli import app\napp()\n' > /opt/venv/bin/tscpu \
- && chmod 755 /opt/venv/bin/tscpu \
+# a checkout may be readable to its owner only
+RUN chmod -R a+rX /app \
  && /opt/venv/bin/python3 -m compileall -q /app
 
 FROM ${BASE}

@@ -39,15 +39,15 @@ bench: java $(STAMP)  ## every way of serving side by side (an hour; wants the m
 # TARGET=podman runs the same Deployment on this machine. CPUS is its CPU limit then.
 TARGET ?= kubernetes
 OVERLAY ?= $(if $(filter podman,$(TARGET)),local,shared-node)
-DEPLOY = --target $(TARGET) --overlay $(OVERLAY) $(if $(IMAGE),--image $(IMAGE)) $(if $(NAMESPACE),--namespace $(NAMESPACE))
+DEPLOY = --target $(TARGET) --overlay $(OVERLAY) $(if $(NAMESPACE),--namespace $(NAMESPACE))
 
 image: $(STAMP)  ## the container image, by docker, podman or buildah (BASE: another Debian 12)
 	@test -f build/model-store/food_recognizer.mar || $(BIN)/tscpu build food_recognizer image_scorer
-	@$(BIN)/tscpu image $(if $(IMAGE),--image $(IMAGE)) $(if $(BASE),--base $(BASE)) \
+	@$(BIN)/tscpu image $(if $(ENGINE),--engine $(ENGINE)) $(if $(IMAGE),--image $(IMAGE)) $(if $(BASE),--base $(BASE)) \
 	  $(if $(filter environment command line,$(origin TORCH_INDEX_URL)),--torch-index-url "$(TORCH_INDEX_URL)")
 
 deploy: $(STAMP)  ## check, apply and try the manifests (OVERLAY, IMAGE, NAMESPACE; TARGET=podman: here)
-	@$(BIN)/tscpu deploy $(DEPLOY) $(if $(CPUS),--cpus $(CPUS))
+	@$(BIN)/tscpu deploy $(DEPLOY) $(if $(IMAGE),--image $(IMAGE)) $(if $(CPUS),--cpus $(CPUS))
 
 undeploy: $(STAMP)  ## end what deploy started
 	@$(BIN)/tscpu undeploy $(DEPLOY)

@@ -33,6 +33,12 @@ class Engine:
     name: str
     environment: Mapping[str, str]
 
+    def said(self, *arguments: str) -> tuple[int, str]:
+        """The exit code of a command, and both of its streams as one text."""
+        done = subprocess.run([self.name, *arguments], env=dict(self.environment), text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
     def run(self, *arguments: str, capture: bool = True) -> str:
         """Runs the engine's command, and gives its standard output; without `capture` both streams are shown.
 
@@ -43,8 +49,9 @@ class Engine:
         done = subprocess.run(command, env=dict(self.environment), text=True, check=False,
                               stdout=subprocess.PIPE if capture else None, stderr=subprocess.PIPE if capture else None)
         if done.returncode:
+            said = (done.stderr or done.stdout or "") if capture else "see above"
             raise ServerError(f"{self.name} {arguments[0]} failed with exit code {done.returncode}",
-                              where=" ".join(command), why=last_lines(done.stderr or "see above"))
+                              where=" ".join(command), why=last_lines(said))
         return done.stdout or ""
 
 
@@ -75,7 +82,8 @@ def find_engine(wanted: str, folder: Path, among: Sequence[str] = ENGINES) -> En
             return Engine(name, _environment(folder))
         trouble = _docker_trouble()
         if not trouble:
-            return Engine(name, os.environ)
+            # the classic builder, the default of docker before 23, knows no cache mounts
+            return Engine(name, {**os.environ, "DOCKER_BUILDKIT": "1"})
         found.append(f"docker: {trouble}")
     raise SettingsError("there is no container engine that works here", where="PATH", why="; ".join(found),
                         remedy="install podman or buildah (Debian: apt-get install podman buildah), or start docker")

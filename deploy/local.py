@@ -10,14 +10,14 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
 
-from configs.errors import ServerError, SettingsError
+from configs.errors import ServerError, SettingsError, ToolkitError
 from deploy.engines import Engine, find_engine, last_lines
 from deploy.request import ask
 
@@ -29,12 +29,14 @@ LOOK_SECONDS = 0.5
 LOG_LINES = 40
 
 
-def up(objects: list[dict[str, Any]], cpus: str | None, echo: Echo) -> None:
+def up(objects: list[dict[str, Any]], cpus: str | None, models: Sequence[str], keys: bool, echo: Echo) -> None:
     """Plays the Deployment, waits until it is ready, and asks every model a real question. Ends it if that fails.
 
     Args:
         objects: the rendered manifests.
         cpus: CPU limit in place of the manifest's.
+        models: to be asked; empty for all that are served.
+        keys: whether requests need one.
 
     Raises:
         SettingsError: no podman, or no Deployment among the objects.
@@ -43,9 +45,12 @@ def up(objects: list[dict[str, Any]], cpus: str | None, echo: Echo) -> None:
     podman = find_engine("podman", FOLDER)
     chosen = [_local(each, cpus) for each in objects if each["kind"] in KINDS]
     deployment = _deployment(chosen)
+    inference, health = (f"http://127.0.0.1:{_host_port(deployment, name)}" for name in ("http", "health"))
+    _all_on_loopback(deployment)
     image = _container(deployment)["image"]
     if not _exists(podman, "image", image):
-        raise SettingsError("podman has no such image", where=image, remedy="build it: make image")
+        raise SettingsError("podman has no such image", where=image, why="root and each user have images of their own, "
+                            "and docker others again", remedy="build it: make image ENGINE=podman")
     if MANIFEST.exists():
         down(echo)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -54,15 +59,21 @@ def up(objects: list[dict[str, Any]], cpus: str | None, echo: Echo) -> None:
     echo(f"podman kube play: {image}, {limits['cpu']} CPU, {limits['memory']}")
     try:
         podman.run("kube", "play", str(MANIFEST))
-        _wait_until_ready(podman, deployment, echo)
-        address = f"http://127.0.0.1:{_host_port(deployment, 'http')}"
-        for line in ask(address, _models(f"http://127.0.0.1:{_host_port(deployment, 'health')}")):
-            echo(line)
-        echo(podman.run("exec", _name(deployment), "tscpu", "inspect", "--run-dir", "/run/tscpu").rstrip())
-    except (ServerError, KeyboardInterrupt):
-        down(echo)
+        _wait_until_ready(podman, deployment, health, echo)
+        if keys:
+            echo("token_authorization is on: no request is sent, its key is in /run/tscpu/key_file.json")
+        else:
+            for line in ask(inference, models or _served(health)):
+                echo(line)
+        # it informs and does not decide: on a busy machine a worker may look crowded for a moment
+        echo(podman.said("exec", _name(podman, deployment), "tscpu", "inspect", "--run-dir", "/run/tscpu")[1].rstrip())
+    except BaseException:
+        try:
+            down(echo)
+        except ToolkitError as error:  # what went wrong first is what counts
+            echo(str(error))
         raise
-    echo(f"serving on {address}; end it with: make undeploy TARGET=podman")
+    echo(f"serving on {inference}; end it with: make undeploy TARGET=podman")
 
 
 def down(echo: Echo) -> None:
@@ -73,15 +84,19 @@ def down(echo: Echo) -> None:
     podman = find_engine("podman", FOLDER)
     objects = [each for each in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")) if each]
     deployment = _deployment(objects)
-    pod, grace = _pod(deployment), deployment["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", 30)
-    if _exists(podman, "pod", pod):
+    spec, pod = deployment["spec"]["template"]["spec"], _pod(podman, deployment)
+    grace = spec.get("terminationGracePeriodSeconds", 30)
+    if pod:
         echo(f"stopping {pod} (at most {grace} s)")
         began = time.monotonic()
-        podman.run("pod", "stop", "--time", str(grace), pod)
-        code = _state(podman, _name(deployment)).get("ExitCode")
-        echo(f"ended after {time.monotonic() - began:.1f} s with exit code {code}")
-        podman.run("kube", "down", str(MANIFEST))
-    names = [volume["name"] for volume in deployment["spec"]["template"]["spec"].get("volumes", [])]
+        podman.said("pod", "stop", "--time", str(grace), pod)
+        failed, exit_code = podman.said("inspect", "--type", "container", "--format", "{{.State.ExitCode}}",
+                                        _name(podman, deployment))
+        # a pod that was given up half made has no container
+        with_code = "" if failed else f" with exit code {exit_code.strip()}"
+        echo(f"ended after {time.monotonic() - began:.1f} s{with_code}")
+        podman.run("pod", "rm", "--force", pod)
+    names = [volume["name"] for volume in spec.get("volumes", [])]
     names += [each["metadata"]["name"] for each in objects if each["kind"] == "ConfigMap"]
     for name in names:  # podman keeps them, and hands them to the next pod that has one of that name
         if _exists(podman, "volume", name):
@@ -94,6 +109,8 @@ def _local(manifest: dict[str, Any], cpus: str | None) -> dict[str, Any]:
     found = copy.deepcopy(manifest)
     found["metadata"].pop("namespace", None)
     if found["kind"] == "Deployment":
+        # or podman starts what has failed again and again, and nobody hears why
+        found["spec"]["template"]["spec"]["restartPolicy"] = "Never"
         container = _container(found)
         if "/" not in container["image"]:
             container["image"] = "localhost/" + container["image"]
@@ -124,20 +141,30 @@ def _host_port(deployment: dict[str, Any], name: str) -> int:
                         remedy="give it a hostPort on hostIP 127.0.0.1, as the overlay local does")
 
 
-def _pod(deployment: dict[str, Any]) -> str:
-    return f"{deployment['metadata']['name']}-pod-0"
+def _all_on_loopback(deployment: dict[str, Any]) -> None:
+    for port in _container(deployment).get("ports", []):
+        if port.get("hostIP") != "127.0.0.1":
+            raise SettingsError(f"port {port['containerPort']} would be open to everybody", where="ports",
+                                why="podman publishes each containerPort on all addresses, and no network policy",
+                                remedy="give it hostIP 127.0.0.1, as the overlay local does")
 
 
-def _name(deployment: dict[str, Any]) -> str:
-    return f"{_pod(deployment)}-{_container(deployment)['name']}"
+def _pod(podman: Engine, deployment: dict[str, Any]) -> str:
+    """The pod's name, which older podmans number; empty where there is none."""
+    name = deployment["metadata"]["name"]
+    return next((pod for pod in (f"{name}-pod", f"{name}-pod-0") if _exists(podman, "pod", pod)), "")
+
+
+def _name(podman: Engine, deployment: dict[str, Any]) -> str:
+    return f"{_pod(podman, deployment)}-{_container(deployment)['name']}"
 
 
 def _exists(podman: Engine, kind: str, name: str) -> bool:
-    try:
-        podman.run(kind, "exists", name)
-    except ServerError:
-        return False
-    return True
+    """Raises ServerError where podman itself fails."""
+    code, said = podman.said(kind, "exists", name)
+    if code not in (0, 1):
+        raise ServerError(f"podman {kind} exists fails", where=name, why=last_lines(said))
+    return code == 0
 
 
 def _state(podman: Engine, name: str) -> dict[str, Any]:
@@ -146,30 +173,33 @@ def _state(podman: Engine, name: str) -> dict[str, Any]:
     return found
 
 
-def _wait_until_ready(podman: Engine, deployment: dict[str, Any], echo: Echo) -> None:
+def _wait_until_ready(podman: Engine, deployment: dict[str, Any], health: str, echo: Echo) -> None:
     """Until /ready says so, at most as long as the startup probe would wait."""
     probe = _container(deployment)["startupProbe"]
     patience = int(probe.get("failureThreshold", 3)) * int(probe.get("periodSeconds", 10))
-    url, began = f"http://127.0.0.1:{_host_port(deployment, 'health')}/ready", time.monotonic()
+    name, began = _name(podman, deployment), time.monotonic()
     while time.monotonic() - began < patience:
-        state = _state(podman, _name(deployment))
+        state = _state(podman, name)
         if not state["Running"]:
-            raise _failed(podman, deployment, f"it ended with exit code {state['ExitCode']}")
+            raise _failed(podman, name, f"it ended with exit code {state['ExitCode']}")
         try:
-            if httpx.get(url, timeout=2, trust_env=False).status_code == 200:
+            if httpx.get(f"{health}/ready", timeout=2, trust_env=False).status_code == 200:
                 echo(f"ready after {time.monotonic() - began:.1f} s")
                 return
         except httpx.HTTPError:
             pass
         time.sleep(LOOK_SECONDS)
-    raise _failed(podman, deployment, f"not ready after {patience} s")
+    raise _failed(podman, name, f"not ready after {patience} s")
 
 
-def _failed(podman: Engine, deployment: dict[str, Any], why: str) -> ServerError:
-    log = podman.run("logs", "--tail", str(LOG_LINES), _name(deployment))
-    return ServerError("the pod does not serve", where=_pod(deployment), why=f"{why}\n{last_lines(log, LOG_LINES)}",
+def _failed(podman: Engine, name: str, why: str) -> ServerError:
+    log = podman.said("logs", "--tail", str(LOG_LINES), name)[1]
+    return ServerError("the pod does not serve", where=name, why=f"{why}\n{last_lines(log, LOG_LINES)}",
                        remedy="the log above says why; `tscpu serve --check` finds most of it beforehand")
 
 
-def _models(health: str) -> list[str]:
-    return [each["name"] for each in httpx.get(f"{health}/ready", timeout=5, trust_env=False).json()["models"]]
+def _served(health: str) -> list[str]:
+    try:
+        return [each["name"] for each in httpx.get(f"{health}/ready", timeout=5, trust_env=False).json()["models"]]
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        raise ServerError("the pod does not say what it serves", where=f"{health}/ready", why=str(error)) from error

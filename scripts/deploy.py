@@ -60,7 +60,8 @@ def deploy(
         elif target == "podman":
             from deploy import local
 
-            local.up(objects, cpus or None, _echo)
+            settings = read_case(objects, model_store).settings
+            local.up(objects, cpus or None, model, settings is not None and settings.token_authorization, _echo)
         else:
             from deploy import cluster
 

@@ -37,7 +37,8 @@ def test_both_models_answer_in_a_pod_of_that_size(podman: Engine, image: str, cp
         assert "OK" in said  # of inspect, in the pod
         health = httpx.get("http://127.0.0.1:8090/ready", trust_env=False).json()
         assert health["ok"] and len(health["models"]) == 2
-        quota = podman.run("exec", "tscpu-pod-0-server", "python3", "-c",
+        [name] = [each for each in podman.run("ps", "--format", "{{.Names}}").split() if each.endswith("-server")]
+        quota = podman.run("exec", name, "python3", "-c",
                            "import json; print(json.load(open('/run/tscpu/plan.json'))['pod']['cpu_limit'])")
         assert float(quota) == float(cpus)
     finally:

@@ -151,8 +151,8 @@ BROKEN: dict[str, tuple[str, str, Spoil, str, str]] = {
         "CPUs", "exclusive-cores", lambda o: of_kind(o, "HorizontalPodAutoscaler")["spec"]["metrics"][0]["resource"][
             "target"].update(averageUtilization=140), "140 % of the request", "below 100"),
     "KServe's autoscaler that never scales": (
-        "CPUs", "kserve", lambda o: of_kind(o, "InferenceService")["spec"]["predictor"].update(scaleTarget=200),
-        "200 % of the request", "below 200"),
+        "CPUs", "kserve", both(cpu("requests", "4"), lambda o: of_kind(o, "InferenceService")["spec"][
+            "predictor"].update(scaleTarget=100)), "100 % of the request", "below 100"),
     "KServe's service with half of the memory": (
         "memory", "kserve", lambda o: of_kind(o, "InferenceService")["spec"]["predictor"]["model"].update(
             resources={"limits": {"memory": "4Gi"}}), "the limit is 4.00 GiB", "at least 5Gi"),
