@@ -11,7 +11,8 @@ Nothing here reads the machine, and nothing writes. The rules, in words:
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from fractions import Fraction
 
 from configs.archives import ServedModel
 from configs.limits import Limits
@@ -149,9 +150,32 @@ def _placement(limits: Limits, settings: Settings, cores: int, reasons: Reasons)
     return "shared"
 
 
+def heap_mb(memory: int | Fraction | None) -> int:
+    """The JVM's heap under a memory limit in bytes; None for no limit."""
+    return 512 if memory is None or memory >= 4 << 30 else 256
+
+
+def pod_memory(heap: int, workers: Iterable[tuple[int, int]], launcher: bool) -> int:
+    """What a pod holds, in bytes: the JVM, the supervisor and TorchServe's parent, and the workers.
+
+    Args:
+        heap: of the JVM, in MB.
+        workers: of each model: how many, and the resident bytes of one.
+        launcher: whether each has a launcher's wrapper beside it.
+    """
+    wrapper = LAUNCHER_WRAPPER_BYTES if launcher else 0
+    return (heap * 2**20 + JVM_OVERHEAD_BYTES + PARENTS_BYTES
+            + sum(count * (resident + wrapper) for count, resident in workers))
+
+
+def gib(size: int | Fraction) -> str:
+    """Bytes, in words."""
+    return f"{float(size) / 2**30:.2f} GiB"
+
+
 def _heap_mb(limits: Limits, reasons: Reasons) -> int:
-    heap = 512 if limits.memory is None or limits.memory >= 4 << 30 else 256
-    reasons.say("memory limit", "none" if limits.memory is None else _gib(limits.memory), limits.memory_source)
+    heap = heap_mb(limits.memory)
+    reasons.say("memory limit", "none" if limits.memory is None else gib(limits.memory), limits.memory_source)
     reasons.say("pids limit", "none" if limits.pids is None else limits.pids, limits.pids_source)
     reasons.say("JVM heap", f"{heap} MB", "it only passes requests on" if heap == 512
                 else "less than usual, since the memory limit is below 4 GiB")
@@ -162,20 +186,15 @@ def _resources(limits: Limits, heap: int, launcher: bool) -> tuple[Resource, Res
     wrapper = LAUNCHER_WRAPPER_BYTES if launcher else 0
 
     def memory(parts: Sequence[Part]) -> int:
-        return (heap * 2**20 + JVM_OVERHEAD_BYTES + PARENTS_BYTES
-                + sum(part.workers * (part.model.resident_bytes + wrapper) for part in parts))
+        return pod_memory(heap, ((part.workers, part.model.resident_bytes) for part in parts), launcher)
 
     def tasks(parts: Sequence[Part]) -> int:
         return JVM_TASKS + sum(part.workers * (WORKER_TASKS + part.threads - 1) for part in parts)
 
-    return (Resource("memory limit", limits.memory, limits.memory_source, memory, _gib,
-                     lambda part: f"a worker holds {_gib(part.model.resident_bytes + wrapper)}"),
+    return (Resource("memory limit", limits.memory, limits.memory_source, memory, gib,
+                     lambda part: f"a worker holds {gib(part.model.resident_bytes + wrapper)}"),
             Resource("pids limit", limits.pids, limits.pids_source, tasks, lambda count: f"{count} tasks",
                      lambda part: f"a worker and what comes with it are {WORKER_TASKS} tasks"))
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
 
 
 def _slots(parts: Sequence[Part], topology: Topology, limits: Limits, placement: str, budget: int,

@@ -87,13 +87,17 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
+def tag_of(image: str) -> str:
+    """The tag of an image's name; empty where it has none. A registry may have a port, and so a colon, too."""
+    return image.rpartition("/")[2].partition(":")[2]
+
+
 def _split(image: str) -> dict[str, str]:
     """An image's name, and its tag or digest, as kustomize wants them."""
     name, _, digest = image.partition("@")
     if digest:
         return {"newName": name, "digest": digest}
-    last = name.rpartition("/")[2]
-    tag = last.partition(":")[2]
+    tag = tag_of(name)
     if not tag:
         raise SettingsError("an image needs a tag or a digest", where="--image", why=f"found {image!r}",
                             remedy="NAME:TAG: a node that has pulled the name once would never look again")

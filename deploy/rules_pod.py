@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from configs.errors import ToolkitError
-from deploy.manifests import Object
+from configs.planning import gib
+from deploy.manifests import Object, tag_of
 from deploy.problem import Found, Problem
 from deploy.sizing import size
 from deploy.workload import RUN_FOLDER, TMP_FOLDER, Case, Workload, quantity
@@ -18,7 +19,7 @@ DEADLINE_SECONDS = 600  # Kubernetes' default of progressDeadlineSeconds
 def image(case: Case) -> Found:
     """A tag that says what runs."""
     name = str(case.workload.container.get("image", ""))
-    tag = name.rpartition("/")[2].partition(":")[2]
+    tag = tag_of(name)
     if "@" in name or (tag and tag != "latest"):
         return name
     return [Problem(case.workload.name, f"the image {name!r} has " + ("the tag latest" if tag else "no tag")
@@ -121,12 +122,12 @@ def memory(case: Case) -> Found:
     needed = size(case)
     if needed is None or case.models is None:
         return None
-    each = ", ".join(f"{model.workers} × {model.name} of {_gib(model.resident_bytes)}" for model in needed.plan.models)
+    each = ", ".join(f"{model.workers} × {model.name} of {gib(model.resident_bytes)}" for model in needed.plan.models)
     how = "measured" if all(model.measured for model in case.models) else "assumed: no measurement is at hand"
     if needed.memory > limit:
-        return [Problem(where, f"{each} and the JVM take {_gib(needed.memory)} ({how}); the limit is {_gib(limit)}",
+        return [Problem(where, f"{each} and the JVM take {gib(needed.memory)} ({how}); the limit is {gib(limit)}",
                         f"at least {-(-needed.memory // 2**30)}Gi, or fewer CPUs or workers")]
-    return f"{_gib(needed.memory)} of {_gib(limit)}: {each}, JVM ({how})"
+    return f"{gib(needed.memory)} of {gib(limit)}: {each}, JVM ({how})"
 
 
 def start(case: Case) -> Found:
@@ -158,8 +159,12 @@ def start(case: Case) -> Found:
 def startup_seconds(workload: Workload) -> int:
     """How long the startup probe waits."""
     probe = workload.container.get("startupProbe") or {}
-    return int(probe.get("initialDelaySeconds", 0)) + int(probe.get("failureThreshold", 3)) * int(
-        probe.get("periodSeconds", 10))
+    return int(probe.get("initialDelaySeconds", 0)) + _patience(probe)
+
+
+def _patience(probe: Object) -> int:
+    """Seconds of failures that a probe bears."""
+    return int(probe.get("failureThreshold", 3)) * int(probe.get("periodSeconds", 10))
 
 
 def liveness(case: Case) -> Found:
@@ -168,7 +173,7 @@ def liveness(case: Case) -> Found:
     if probe is None:
         return "none: the supervisor ends by itself when the server fails"
     problems = _asks(case, "livenessProbe", "/live")
-    budget = int(probe.get("failureThreshold", 3)) * int(probe.get("periodSeconds", 10))
+    budget = _patience(probe)
     if budget < LIVENESS_SECONDS:
         problems.append(Problem(f"{case.workload.name}: livenessProbe", f"failureThreshold × periodSeconds = {budget} "
                                 "s: a throttled pod would be restarted", f"at least {LIVENESS_SECONDS} s"))
@@ -235,7 +240,3 @@ def pre_stop_seconds(workload: Workload) -> float | None:
 
 def _given(workload: Workload, kind: str, resource: str) -> str:
     return str(workload.container.get("resources", {}).get(kind, {}).get(resource, "none"))
-
-
-def _gib(size: Any) -> str:
-    return f"{float(size) / 2**30:.2f} GiB"

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from configs.limits import Limits
 from configs.plan import Plan
-from configs.planning import JVM_OVERHEAD_BYTES, LAUNCHER_WRAPPER_BYTES, PARENTS_BYTES, make_plan
+from configs.planning import heap_mb, make_plan, pod_memory
 from configs.topology import Cpu, Topology
 from deploy.workload import Case
 
@@ -44,11 +44,8 @@ def size(case: Case) -> Size | None:
     if case.settings is None or case.models is None or not cpus:
         return None
     plan = make_plan(*_machine(cpus, case.workload.exclusive), case.settings, case.models, TORCHSERVE)
-    limit = case.workload.amount("limits", "memory")
-    heap = 256 if limit is not None and limit < 4 << 30 else plan.jvm_heap_mb
-    each = LAUNCHER_WRAPPER_BYTES if plan.launcher else 0
-    memory = heap * 2**20 + JVM_OVERHEAD_BYTES + PARENTS_BYTES + sum(
-        model.workers * (model.resident_bytes + each) for model in plan.models)
+    memory = pod_memory(heap_mb(case.workload.amount("limits", "memory")),
+                        ((model.workers, model.resident_bytes) for model in plan.models), plan.launcher)
     start = PREFLIGHT_SECONDS + PROCESSES_SECONDS + max(model.startup_timeout_s for model in plan.models)
     return Size(plan, sum(model.workers for model in plan.models), memory, start)
 
