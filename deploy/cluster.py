@@ -12,17 +12,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import httpx
-
 from configs.errors import ServerError, ToolkitError
 from deploy.kubectl import ANSWER, Kubectl
 from deploy.manifests import Object, to_yaml
-from deploy.request import ask
+from deploy.request import Echo, ask, served
 from deploy.rules_pod import pre_stop_seconds, startup_seconds
 from deploy.schemas import named
 from deploy.workload import Case, Workload
 
-Echo = Callable[[str], None]
 PULL_SECONDS = 300  # for nodes that pull the image and pods that wait for a place
 LOG_LINES, EVENTS, PODS = 15, 8, 2
 KSERVE_PORT = 80
@@ -136,7 +133,7 @@ def _wait(kubectl: Kubectl, case: Case, echo: Echo) -> None:
 
 
 def _request(kubectl: Kubectl, case: Case, models: Sequence[str], echo: Echo) -> None:
-    if case.settings is not None and case.settings.token_authorization:
+    if case.keys:
         echo("token_authorization is on: no request is sent, since each pod has a key of its own")
         return
     service, port = _service(case)
@@ -159,12 +156,7 @@ def _served(kubectl: Kubectl, case: Case) -> list[str]:
     target = f"deployment/{name}" if kind == "Deployment" else f"deployment/{name}-predictor"
     port = case.settings.ports.health if case.settings else 8090
     with kubectl.forwarded(target, port) as address:
-        try:
-            body = httpx.get(f"{address}/ready", timeout=10, trust_env=False).json()
-            return [str(each["name"]) for each in body["models"]]
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-            raise ServerError("the pods do not say which models they serve", where=f"{target}, {address}/ready",
-                              why=repr(error), remedy="name them: --model NAME") from error
+        return served(address, target)
 
 
 def _last_words(kubectl: Kubectl, workload: Workload, echo: Echo) -> None:

@@ -9,13 +9,14 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import ServerError, SettingsError
 
 ENGINES = ("docker", "podman", "buildah")
+FOLDER = Path(__file__).resolve().parent.parent / "build" / "deploy"
 _WANTED_FILES = 1_048_576  # open files that podman asks for by itself
 _PROCESSES = 4096  # processes and threads, of which a pod of many workers has hundreds
 _ANSWER_SECONDS = 20
@@ -60,7 +61,7 @@ def last_lines(text: str, count: int = 5) -> str:
     return "\n".join([line for line in text.splitlines() if line.strip()][-count:])
 
 
-def find_engine(wanted: str, folder: Path, among: Sequence[str] = ENGINES) -> Engine:
+def find_engine(wanted: str, folder: Path = FOLDER) -> Engine:
     """The engine that was asked for, or the first that works here.
 
     Args:
@@ -70,11 +71,11 @@ def find_engine(wanted: str, folder: Path, among: Sequence[str] = ENGINES) -> En
     Raises:
         SettingsError: there is none, or not the wanted one.
     """
-    names = among if wanted == "auto" else (wanted,)
+    names = ENGINES if wanted == "auto" else (wanted,)
     found = []
     for name in names:
         if name not in ENGINES:
-            raise SettingsError(f"there is no engine {name!r}", where="--engine", remedy="one of " + ", ".join(among))
+            raise SettingsError(f"there is no engine {name!r}", where="--engine", remedy="one of " + ", ".join(ENGINES))
         if shutil.which(name) is None:
             found.append(f"{name}: not installed")
             continue

@@ -40,11 +40,9 @@ def build(engine: Engine, root: Path, image: str, arguments: dict[str, str], opt
     if not list((root / "build" / "model-store").glob("*.mar")):
         raise SettingsError("there is no archive to put into the image", where=str(root / "build" / "model-store"),
                             remedy="build one: `tscpu build food_recognizer image_scorer`")
-    command = [] if engine.name == "docker" else ["--format", "docker"]  # the other format has no HEALTHCHECK
-    if engine.name != "docker":
-        command.append("--layers")
-    given = {"REVISION": _revision(root), **arguments}
-    for name, value in given.items():
+    # the other format has no HEALTHCHECK
+    command = [] if engine.name == "docker" else ["--format", "docker", "--layers"]
+    for name, value in {"REVISION": _revision(root), **arguments}.items():
         command += ["--build-arg", f"{name}={value}"]
     engine.run("build", *command, *options, "--tag", image, "--file", str(root / "Dockerfile"), str(root),
                capture=False)

@@ -78,7 +78,7 @@ def serving_file(case: Case) -> Found:
     if "token_authorization" not in case.explicit:
         problems.append(Problem(where, "token_authorization is not given: whether requests need keys is left to chance",
                                 "token_authorization: false, or true"))
-    return problems or f"bind {case.settings.bind}, keys {'on' if case.settings.token_authorization else 'off'}"
+    return problems or f"bind {case.settings.bind}, keys {'on' if case.keys else 'off'}"
 
 
 def ports(case: Case) -> Found:

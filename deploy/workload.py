@@ -86,6 +86,11 @@ class Case:
     models: tuple[ServedModel, ...] | None
     models_why: str
 
+    @property
+    def keys(self) -> bool:
+        """Whether requests need one, as far as serving.yaml can be read."""
+        return self.settings is not None and self.settings.token_authorization
+
     def of_kind(self, kind: str) -> list[Object]:
         return [each for each in self.objects if each["kind"] == kind]
 

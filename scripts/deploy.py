@@ -57,15 +57,16 @@ def deploy(
             raise typer.Exit(1)
         if dry_run:
             sys.stdout.write(to_yaml(objects))
-        elif target == "podman":
+            return
+        case = read_case(objects, model_store)
+        if target == "podman":
             from deploy import local
 
-            settings = read_case(objects, model_store).settings
-            local.up(objects, cpus or None, model, settings is not None and settings.token_authorization, _echo)
+            local.up(case, cpus or None, model, _echo)
         else:
             from deploy import cluster
 
-            cluster.up(read_case(objects, model_store), namespace or None, model, _echo)
+            cluster.up(case, namespace or None, model, _echo)
 
 
 def undeploy(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
-from scripts.console import BUILD, err, errors_as_messages, out, table
-
-ROOT = Path(__file__).resolve().parents[1]
+from scripts.console import ROOT, err, errors_as_messages, out, table
 
 
 def image(
@@ -28,7 +24,7 @@ def image(
         from deploy import image as images
         from deploy.engines import find_engine
 
-        found = find_engine(engine, BUILD / "deploy")
+        found = find_engine(engine)
         name = name or images.IMAGE
         arguments = {"BASE": base} if base else {}
         if torch_index_url is not None:
@@ -38,5 +34,5 @@ def image(
         err.print(f"building {name} with {found.name}")
         images.build(found, ROOT, name, arguments, list(option))
         rows = [[layer.what, f"{layer.size / 1e6:.0f} MB"] for layer in images.layers(found, name)]
-        out.print(table(f"{name}: {images.size(found, name) / 1e6:.0f} MB", ["layer", "size"], rows)
-                  if rows else f"{name}: {images.size(found, name) / 1e6:.0f} MB")
+        title = f"{name}: {images.size(found, name) / 1e6:.0f} MB"
+        out.print(table(title, ["layer", "size"], rows) if rows else title)

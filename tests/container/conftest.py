@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +16,11 @@ import httpx
 import pytest
 
 from deploy.engines import Engine, find_engine
-from scripts.console import BUILD, MODEL_STORE
-from scripts.demo import DEMO_MODELS, out_of_date
+from scripts.console import MODEL_STORE
+from scripts.demo import DEMO_MODELS
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..integration.conftest import build_demo_models, free_ports, tscpu
+
 BASE = "localhost/debian:bookworm-bootstrapped"
 IMAGE = "localhost/torchserve-cpu-toolkit:0.1.0"
 READY_SECONDS = 300.0
@@ -39,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def podman() -> Engine:
-    return find_engine("podman", BUILD / "deploy")
+    return find_engine("podman")
 
 
 def exists(podman: Engine, image: str) -> bool:
@@ -70,21 +69,12 @@ def base(podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def image(podman: Engine, base: str) -> str:
     """The image, as `make image` makes it, with both demo models."""
-    stale = [name for name in DEMO_MODELS if out_of_date(name)]
-    if stale:
-        subprocess.run([sys.executable, "-m", "scripts.cli", "build", *stale], cwd=ROOT, check=True)
+    build_demo_models()
     for name in MODEL_STORE.glob("*.mar"):
         assert name.stem in DEMO_MODELS, f"{name} would be baked in too: remove it"
     index = os.environ.get("TORCH_INDEX_URL", "")  # the default index, unless there is one of CPU wheels
-    subprocess.run([sys.executable, "-m", "scripts.cli", "image", "--engine", "buildah", "--base", base, "--image",
-                    IMAGE, "--torch-index-url", index], cwd=ROOT, check=True, timeout=2400)
+    tscpu("image", "--engine", "buildah", "--base", base, "--image", IMAGE, "--torch-index-url", index, timeout=2400)
     return IMAGE
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Container:
@@ -92,7 +82,7 @@ class Container:
 
     def __init__(self, podman: Engine, image: str, *options: str, rest: tuple[str, ...] = ()) -> None:
         self._podman = podman
-        self.inference, self.health = free_port(), free_port()
+        self.inference, self.health = free_ports(2)
         self.id = podman.run(
             "run", "--detach", "--read-only", "--read-only-tmpfs=false", "--tmpfs", "/run/tscpu:rw,exec,mode=1777",
             "--tmpfs", "/tmp:rw,mode=1777", "--cap-drop", "ALL", "--security-opt", "no-new-privileges",

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 
 import httpx
 import pytest
 
 from deploy.engines import Engine
-from tests.container.conftest import ROOT
 
-
-def tscpu(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "scripts.cli", *arguments], cwd=ROOT, capture_output=True, text=True,
-                          check=False, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from ..integration.conftest import tscpu
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +22,7 @@ def ports() -> None:
 
 @pytest.mark.parametrize("cpus", ["1", "2"])
 def test_both_models_answer_in_a_pod_of_that_size(podman: Engine, image: str, cpus: str) -> None:
-    said = tscpu("deploy", "--target", "podman", "--image", image, "--cpus", cpus)
+    said = tscpu("deploy", "--target", "podman", "--image", image, "--cpus", cpus, timeout=600).stdout
     try:
         for name in ("food_recognizer", "image_scorer"):
             assert f"{name}: 200 in" in said
@@ -42,11 +34,11 @@ def test_both_models_answer_in_a_pod_of_that_size(podman: Engine, image: str, cp
                            "import json; print(json.load(open('/run/tscpu/plan.json'))['pod']['cpu_limit'])")
         assert float(quota) == float(cpus)
     finally:
-        ended = tscpu("undeploy", "--target", "podman")
+        ended = tscpu("undeploy", "--target", "podman", timeout=600).stdout
     assert "with exit code 0" in ended
     assert "tscpu" not in podman.run("pod", "ps", "--format", "{{.Name}}")
     assert "tscpu" not in podman.run("volume", "ls", "--format", "{{.Name}}")
 
 
 def test_undeploying_what_is_not_deployed(podman: Engine) -> None:
-    assert "nothing is deployed" in tscpu("undeploy", "--target", "podman")
+    assert "nothing is deployed" in tscpu("undeploy", "--target", "podman", timeout=600).stdout

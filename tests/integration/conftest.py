@@ -71,12 +71,17 @@ batch:
     return folder
 
 
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model store with both demo models and the third one."""
+def build_demo_models() -> None:
+    """Brings both demo models in the model store up to date."""
     stale = [name for name in DEMO_MODELS if out_of_date(name)]
     if stale:
         tscpu("build", *stale)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with both demo models and the third one."""
+    build_demo_models()
     folder = tmp_path_factory.mktemp("store")
     for name in DEMO_MODELS:
         for suffix in (".mar", ".measured.json"):

@@ -58,7 +58,7 @@ def test_podman_gets_the_objects_of_its_own_overlay(kubectl: StandIn, store: Pat
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     kubectl.answers("kustomize", (RENDERED / "local.yaml").read_text())
     seen: list[tuple[list[dict[str, Any]], str | None]] = []
-    monkeypatch.setattr(local, "up", lambda objects, cpus, *_: seen.append((objects, cpus)))
+    monkeypatch.setattr(local, "up", lambda case, cpus, *_: seen.append((case.objects, cpus)))
     assert run("deploy", "--target", "podman", "--cpus", "1", "--model-store", store)[0] == 0
     assert seen == [(stored("local"), "1")]
 

@@ -9,6 +9,7 @@ import pytest
 from configs.errors import SettingsError
 from deploy import local
 from deploy.engines import Engine
+from deploy.workload import read_case
 from tests.unit.deploy.stored import of_kind, stored
 
 
@@ -24,7 +25,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def up(name: str = "local") -> None:
-    local.up(stored(name), None, [], False, lambda _line: None)
+    local.up(read_case(stored(name), None), None, [], lambda _line: None)
 
 
 def test_an_overlay_whose_ports_would_be_open_to_everybody(podman: Path) -> None:
@@ -37,7 +38,7 @@ def test_one_port_too_many(podman: Path) -> None:
     objects = stored("local")
     of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["ports"].append({"containerPort": 8082})
     with pytest.raises(SettingsError, match="8082 would be open to everybody"):
-        local.up(objects, None, [], False, lambda _line: None)
+        local.up(read_case(objects, None), None, [], lambda _line: None)
     assert not podman.exists()
 
 
