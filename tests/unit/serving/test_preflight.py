@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,16 +18,9 @@ from configs.settings import Ports, Settings
 from serving import preflight_pod, preflight_probes
 from serving.preflight import Start, preflight
 from serving.preflight_problem import from_error
+from tests.unit.configs.made_up import archive, files
 
 MakePlan = Callable[..., Plan]
-
-
-def archive(folder: Path, name: str) -> None:
-    with zipfile.ZipFile(folder / f"{name}.mar", "w") as target:
-        target.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {"modelName": name, "modelVersion": "1.0"}}))
-        target.writestr("artifact.json", json.dumps({
-            "runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 5,
-            "files": {"eager": {"file": "eager.pt", "package": "", "cpu_flag": ""}}}))
 
 
 @pytest.fixture
@@ -41,8 +32,9 @@ def start(tmp_path: Path) -> Start:
     java = binaries / "java"
     java.write_text("#!/bin/sh\necho 'java version \"17\"' >&2\n")
     java.chmod(0o755)
-    archive(store, "food")
-    archive(store, "score")
+    for name in ("food", "score"):
+        archive(store, name, artifact={"runtime": "eager", "batch_size": 1, "max_batch_delay_ms": 5,
+                                       "files": files("eager")})
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in Ports.model_fields]
         free = dict(zip(Ports.model_fields, (each.getsockname()[1] for each in sockets), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from configs.settings import Settings
 from serving import preflight_archives
 from serving.preflight_probes import IPEX
 from serving.preflight_problem import Problem
+from tests.unit.configs import made_up
 
 MakePlan = Callable[..., Plan]
 
@@ -24,14 +24,11 @@ INSTALLED = {"python": "3.11.7", "torch": "2.8.0+cpu", IPEX: "2.8.10"}
 
 def archive(folder: Path, name: str = "food", **artifact: Any) -> Path:
     """An archive as the toolkit builds it, around a network of random bytes, which do not shrink."""
-    path = folder / f"{name}.mar"
     runtime = artifact.get("runtime", "eager")
-    package = {"ipex": IPEX.replace("-", "_"), "eager": ""}.get(runtime, runtime.removesuffix("-int8"))
-    said = {"runtime": runtime, "batch_size": 1, "max_batch_delay_ms": 5, "versions": {"torch": "2.8.0"},
-            "files": {runtime: {"file": "model.pt", "package": package, "cpu_flag": ""}}, **artifact}
-    with zipfile.ZipFile(path, "w") as target:
-        target.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {"modelName": name, "modelVersion": "1.0"}}))
-        target.writestr("artifact.json", json.dumps(said))
+    path = made_up.archive(folder, name, artifact={
+        "runtime": runtime, "batch_size": 1, "max_batch_delay_ms": 5, "versions": {"torch": "2.8.0"},
+        "files": made_up.files(runtime), **artifact})
+    with zipfile.ZipFile(path, "a") as target:
         target.writestr("model.pt", bytes(range(256)) * 40)
     return path
 
