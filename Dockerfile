@@ -4,26 +4,24 @@
 # All stages need the same Debian 12, whose Python is 3.11.
 ARG BASE=debian:bookworm-slim
 
-# what Python needs, by itself: other changes of pyproject.toml must not install torch again
-FROM ${BASE} AS requirements
+FROM ${BASE} AS python
 # no version of a Debian package: they go with the release, and security updates are wanted
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
+
+# what Python needs, by itself: other changes of pyproject.toml must not install torch again
+FROM python AS requirements
 COPY pyproject.toml /
 RUN python3 -c "import tomllib; print(*tomllib.load(open('/pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
       > /requirements.txt
 
-FROM ${BASE} AS build
+FROM python AS build
 # a wheel index for torch without CUDA (6 GB less); empty: the default index only
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 # packages of other runtimes that the archives are served with: openvino, onnxruntime
 ARG RUNTIMES=""
-# hadolint ignore=DL3008
-RUN apt-get update \
- && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
- && rm -rf /var/lib/apt/lists/*
 COPY --from=requirements /requirements.txt /
 # Python's packages first: they change seldom, and weigh a hundred times as much as the toolkit
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -42,8 +40,8 @@ COPY configs /app/configs
 COPY models /app/models
 COPY serving /app/serving
 COPY scripts /app/scripts
-# the root file system is read-only at run time: bytecode is compiled here or at every start
-# a checkout may be readable to its owner only
+# a checkout may be readable to its owner only; the root file system is read-only at run time, so bytecode is compiled
+# here or at every start
 RUN chmod -R a+rX /app \
  && /opt/venv/bin/python3 -m compileall -q /app
 
