@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo serve bench image deploy undeploy test test-versions test-container check clean
+.PHONY: help setup java demo serve bench distill-demo image deploy undeploy test test-versions test-container check clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' Makefile | sort | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-15s %s\n' "$$target" "$$text"; done
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is needed (PYTHON=… names another one; 3.11 it must be)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about 4 minutes, 7 GB from the default index; see TORCH_INDEX_URL)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL)) -e '.[demo,deploy,dev,onnx,openvino]' 2>$(VENV)/install.log \
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL)) -e '.[demo,deploy,dev,distill,onnx,openvino]' 2>$(VENV)/install.log \
 	  || { grep -m 3 -i '^error' $(VENV)/install.log; echo "error: the installation failed. No network, or no package index? All of it: $(VENV)/install.log"; exit 1; }
 	@touch $@
 
@@ -35,6 +35,10 @@ serve: java $(STAMP)  ## serve every archive that is built, until Ctrl-C
 bench: java $(STAMP)  ## every way of serving side by side (an hour; wants the machine for itself)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench,litserve,onnx,openvino]'
 	@$(BIN)/tscpu bench --suite handler --peer litserve
+
+distill-demo: $(STAMP)  ## a large scorer to students at least 3 times as fast, within the gate (20 minutes)
+	@$(BIN)/tscpu distill image_scorer_large --data demo --runtime openvino --crops 180 --epochs 3 --loss mse \
+	  --students tf_efficientnet_lite0:4@224,tf_efficientnet_lite0:4@192,tf_efficientnet_lite0@160
 
 # TARGET=podman runs the same Deployment on this machine. CPUS is its CPU limit then.
 TARGET ?= kubernetes

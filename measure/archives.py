@@ -1,5 +1,5 @@
-"""The run's own model stores, built when what they depend on has changed: an archive of each model with every runtime,
-and those of the baselines.
+"""The run's own model stores, built when what they depend on has changed: an archive of each model and student with
+every runtime, and those of the baselines.
 
 They lie beside the user's: a comparison of five runtimes must not replace the archive that is to be served.
 """
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from configs.errors import ServerError
+from measure.folders import model_folder
 from measure.machine import versions
 from measure.setups import Setup
 
@@ -89,16 +90,20 @@ class Store:
         """
         built_for = _built_for(runtime)
         store, unpacked = self.work / "store" / built_for, self.unpacked(model, runtime)
-        folder = ROOT / "models" / model
+        folder, built = model_folder(model), store / f"{model}.mar"
 
         def make() -> None:
+            built.unlink(missing_ok=True)
             _run("model", folder, built_for, self.work / "artifacts" / built_for, self.cache, store)
+            if not built.is_file():
+                raise ServerError("the model in a folder has another name than the folder", where=str(folder),
+                                  remedy=f"rename the folder, or say name: {model} in its model.yaml")
             shutil.rmtree(unpacked, ignore_errors=True)
-            with zipfile.ZipFile(store / f"{model}.mar") as archive:
+            with zipfile.ZipFile(built) as archive:
                 archive.extractall(unpacked)
 
         sources = [*(ROOT / "handlers").glob("*.py"), *(ROOT / "models").glob("*.py"), *folder.glob("*.*")]
-        self._fresh(f"{built_for}-{model}", store / f"{model}.mar", sources, make)
+        self._fresh(f"{built_for}-{model}", built, sources, make)
         artifact = json.loads((unpacked / "artifact.json").read_text())
         if runtime not in artifact["files"]:
             record = artifact["record"]["parity"]["runtimes"].get(runtime, {})
@@ -107,7 +112,7 @@ class Store:
         return unpacked
 
     def _stock(self, setup: Setup) -> None:
-        store, folder = self.folder(setup), ROOT / "models" / setup.model
+        store, folder = self.folder(setup), model_folder(setup.model)
         sources = [ROOT / "models" / "networks.py", ROOT / "measure" / "building.py", *folder.glob("*.*")]
         self._fresh(store.name, store / "stock.mar", sources,
                     lambda: _run("stock", _stock_form(setup), folder, store))

@@ -6,22 +6,25 @@ order in which VisionHandler calls it. Imports torch; the run itself never impor
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from handlers import inputs, placement
 from handlers.artifact import Artifact
+from handlers.classifier import Classifier
 from handlers.food_recognizer import FoodRecognizer
 from handlers.image_scorer import ImageScorer
 from handlers.runtimes import open_runtime
 from handlers.transforms import Preprocess
 from handlers.vision import VisionHandler
 
-HANDLERS: dict[str, type[VisionHandler]] = {"food_recognizer": FoodRecognizer, "image_scorer": ImageScorer}
+HANDLERS: dict[str, type[VisionHandler]] = {"classifier": Classifier, "food_recognizer": FoodRecognizer,
+                                            "image_scorer": ImageScorer}
 WARM_UP_RUNS = 5
 
 
@@ -34,7 +37,7 @@ class Pipeline:
         runtime = self.artifact.serving_runtime(self.place.runtime)
         self.network = open_runtime(runtime, folder / self.artifact.files[runtime].file, self.place.threads,
                                     self.artifact.input)
-        self._handler = HANDLERS[self.artifact.handler]()
+        self._handler = _handler(self.artifact.handler, folder)()
         self._handler.artifact, self._handler.network = self.artifact, self.network
         self._handler.preprocessing = Preprocess(self.artifact.input)
         size = self.artifact.input.size
@@ -65,3 +68,15 @@ class Pipeline:
     def __call__(self, body: bytes) -> dict[str, Any]:
         """A request's body → its answer."""
         return self.answer(self.infer(self.tensor(self.decode({"body": bytearray(body)}))))
+
+
+def _handler(name: str, folder: Path) -> type[VisionHandler]:
+    """The class that artifact.json names; one of the user's own, FILE.py:CLASS, lies in the archive."""
+    if name in HANDLERS:
+        return HANDLERS[name]
+    file, _, own = name.partition(":")
+    loader = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
+    assert loader is not None and loader.loader is not None
+    module = importlib.util.module_from_spec(loader)
+    loader.loader.exec_module(module)
+    return cast(type[VisionHandler], getattr(module, own))

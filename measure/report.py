@@ -11,14 +11,14 @@ from typing import Any
 
 from measure import stages
 from measure.ratios import Ratio, fastest, figure, rates, ratio, spread
-from measure.setups import FP32, INT8
+from measure.setups import FP32, INT8, MODELS
 from measure.targets import BASELINES, Verdict, evaluate, strongest_intel
 
 
 def render(record: dict[str, Any]) -> str:
     """The whole report."""
-    parts = [_head(record), _targets(evaluate(record["windows"])), _setups(record), _ratios(record), _stages(record),
-             _notes(record)]
+    parts = [_head(record), _targets(evaluate(record["windows"])), _setups(record), _ratios(record),
+             _students(record), _stages(record), _notes(record)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -30,6 +30,10 @@ def summary(record: dict[str, Any]) -> dict[str, Any]:
         "against": {against: {setup: _numbers(value) for setup in found
                               if setup != against and (value := ratio(found, setup, against)) is not None}
                     for against in BASELINES if against in found},
+        "students": {setup: {"teacher": record["setups"][setup]["teacher"],
+                             "against_teacher": _numbers(ratio(found, setup, teacher)),
+                             "against_recognizer": _numbers(ratio(found, setup, food))}
+                     for setup, food, teacher in _rivals(record) if setup in found},
         "cpu_ms": [vars(row) for row in stages.table(_windows(record))],
         "targets": [{"target": each.target, "setup": each.setup, "against": each.against, "wanted": each.wanted,
                      "found": _numbers(each.found), "verdict": each.word} for each in evaluate(record["windows"])]}
@@ -114,6 +118,28 @@ def _ratios(record: dict[str, Any]) -> str:
         return ""
     return "## Within one runtime\n\n" + markdown(
         ["runtime", "scorer ÷ recognizer", "tensor ÷ JPEG", "efficiency: served ÷ in-process"], rows)
+
+
+def _students(record: dict[str, Any]) -> str:
+    """Each student against the recognizer, as the scorer above, and against its teacher, where that was measured."""
+    found = rates(record["windows"])
+    rows = []
+    for setup, food, teacher in _rivals(record):
+        own, learnt = ratio(found, setup, food), ratio(found, setup, teacher)
+        if own or learnt:
+            rows.append([setup, "" if own is None else str(own),
+                         "" if learnt is None else f"{learnt}× against {record['setups'][setup]['teacher']}"])
+    return "## Students\n\n" + markdown(["student", "student ÷ recognizer", "student ÷ its teacher"],
+                                        rows) if rows else ""
+
+
+def _rivals(record: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Students' setups, with the recognizer's and the teacher's on the same runtime, measured or not."""
+    short = {model: name for name, model in MODELS.items()}
+    split = {setup: (facts["teacher"], setup.rpartition("/")[2]) for setup, facts in record["setups"].items()
+             if "teacher" in facts}
+    return [(setup, f"food/{runtime}", f"{short.get(teacher, teacher)}/{runtime}")
+            for setup, (teacher, runtime) in split.items()]
 
 
 def _stages(record: dict[str, Any]) -> str:

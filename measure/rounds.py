@@ -141,8 +141,8 @@ class Run:
             own = [body for body in everything if body.kind == setup.body]
             if setup.server not in resident.servers:
                 facts = resident.start(setup, self.store, self.logs / str(index), own[0])
-                self.record["setups"][setup.name] = {"description": setup.description, **facts}
-            self.record["setups"].setdefault(setup.name, {"description": setup.description})
+                self.record["setups"][setup.name] = {**_described(setup), **facts}
+            self.record["setups"].setdefault(setup.name, _described(setup))
             [server, *_] = resident.servers[setup.server]
             asked[setup.name] = Asked(own[0], questions(setup, server, own, known) if server.url else [])
         self.progress(what, len(group), len(group))
@@ -219,6 +219,11 @@ class Run:
         temporary = self.file.with_suffix(".tmp")
         temporary.write_text(json.dumps(self.record, indent=1) + "\n")
         temporary.replace(self.file)
+
+
+def _described(setup: Setup) -> dict[str, Any]:
+    """What the report is to know of a setup before it has started."""
+    return {"description": setup.description, **({} if setup.teacher is None else {"teacher": setup.teacher})}
 
 
 def _is_food(setup: Setup) -> bool:

@@ -9,9 +9,12 @@ import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Literal
 
 from configs.errors import SettingsError
+from measure import folders
+from measure.folders import STUDENTS, Student
 
 Kind = Literal["stock", "ours", "noop", "litserve", "in-process"]
 FP32 = ("ipex", "onnxruntime", "openvino")
@@ -26,6 +29,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], str]] = {
     "openvino": (("openvino",), "pip install -e '.[openvino]'"),
     "openvino-int8": (("openvino", "nncf"), "pip install -e '.[openvino]'")}
 PEERS = ("litserve",)
+_TAKEN = {*MODELS, "stock", "intel", "noop", "litserve", "in-process"}  # what names of setups begin with
 # Memory that a setup takes from the rest, in GiB, with two workers: measured as the fall of MemAvailable, rounded up.
 # More cores mean more workers, so the estimate grows with them.
 _GIB = {"stock": 1.5, "stock/eager": 1.5, "intel": 3.0, "intel/torchscript": 3.0, "noop": 1.0}
@@ -43,6 +47,7 @@ class Setup:
         body: "jpeg", "tensor" or "form".
         server: setups with the same server share its processes.
         description: what it is, in the report's words.
+        teacher: of a student, its teacher's name, or empty where that is unknown; None for all that are no students.
     """
 
     name: str
@@ -52,14 +57,22 @@ class Setup:
     body: str
     server: str
     description: str
+    teacher: str | None = None
 
     @property
     def gib(self) -> float:
         return _GIB.get(self.server) or _GIB_OF_KIND[self.kind] + _GIB_MORE.get(self.runtime, 0.0)
 
 
-def catalogue() -> dict[str, Setup]:
-    """Every setup by name, baselines first."""
+def catalogue(students: Path = STUDENTS) -> dict[str, Setup]:
+    """Every setup by name, baselines first.
+
+    Args:
+        students: a folder of the students' model folders; it need not be there.
+
+    Raises:
+        SettingsError: a student's name means something else already.
+    """
     def plain(name: str, kind: Kind, description: str) -> Setup:
         return Setup(name, kind, "food_recognizer", "", "jpeg", name, description)
 
@@ -70,10 +83,15 @@ def catalogue() -> dict[str, Setup]:
         plain("intel/torchscript", "stock", "the same with TorchScript, which ipex.optimize hands back unchanged"),
         plain("noop", "noop", "our configuration, a handler that answers {} at once"),
     ]
+    pupils = _students(students)
     for runtime in ("eager", *RUNTIMES):
         for short, model in MODELS.items():
             name = f"{short}/{runtime}"
             setups.append(Setup(name, "ours", model, runtime, "jpeg", name, f"tscpu serve, {model} on {runtime}"))
+        for student in pupils:
+            name = f"{student.name}/{runtime}"
+            setups.append(Setup(name, "ours", student.name, runtime, "jpeg", name,
+                                f"tscpu serve, the student {student.name} on {runtime}", student.teacher))
         setups.append(Setup(f"food/{runtime}/tensor", "ours", "food_recognizer", runtime, "tensor", f"food/{runtime}",
                             f"the same server as food/{runtime}, asked with a uint8 tensor"))
         setups.append(Setup(f"litserve/{runtime}", "litserve", "food_recognizer", runtime, "form",
@@ -84,17 +102,29 @@ def catalogue() -> dict[str, Setup]:
     return {setup.name: setup for setup in setups}
 
 
-def select(patterns: Sequence[str], peers: Sequence[str]) -> list[Setup]:
+def _students(folder: Path) -> list[Student]:
+    """Every student, under a name that is nobody else's."""
+    found = folders.students(folder)
+    for student in found:
+        if student.name in _TAKEN or (folders.MODELS / student.name / folders.FILE).is_file():
+            raise SettingsError(f"a student cannot be called {student.name}", where=str(folder / student.name),
+                                why="a setup or a model has that name already",
+                                remedy="distill it again with another --name, or remove the folder")
+    return found
+
+
+def select(patterns: Sequence[str], peers: Sequence[str], students: Path = STUDENTS) -> list[Setup]:
     """The setups that a run takes.
 
     Args:
         patterns: names, or patterns such as "food/*"; none means all but eager's and the variants of the baselines.
         peers: other servers to compare with.
+        students: as `catalogue` takes it.
 
     Raises:
         SettingsError: a name that nothing has, or an unknown peer.
     """
-    known = catalogue()
+    known = catalogue(students)
     for peer in peers:
         if peer not in PEERS:
             raise SettingsError(f"there is no peer {peer!r}", where="--peer", remedy="one of " + ", ".join(PEERS))

@@ -99,11 +99,13 @@ def table(windows: Mapping[str, Sequence[Mapping[str, object]]]) -> list[Row]:
         known = [value for value in stages.values() if value is not None]
         head = None
         name, _, runtime = setup.partition("/")
+        # of no student: its backbone is its own, so the recognizer's infer says nothing of its head
         if name == "scorer" and infer is not None:
             plain = _stage(windows.get(f"food/{runtime}", ()), "infer")
             if plain is not None:
                 head, infer = infer - plain, plain
-        own_protocol = protocol if known and name in ("food", "scorer") else None
+        # whatever has stages is a worker of ours, but for those that have no server around them
+        own_protocol = protocol if known and name != "in-process" else None
         # wall time includes the waits for a core: it explains no CPU time
         clocks = {window.get("stage_clock") for window in own}
         unexplained = worker - (own_protocol or 0.0) - sum(known) if known and worker and "wall" not in clocks else None

@@ -225,7 +225,7 @@ def _network(spec: ModelSpec, folder: Path, cache: Path, progress: Progress) -> 
         network: nn.Module = load_torchscript(folder / section.file)
     else:
         network = load_network(cast(str, section.architecture), cast(str, section.weights), section.weights_by,
-                               section.classes, section.features, folder)
+                               section.classes, section.features, folder, section.stages)
     if spec.head is None:
         return network, {}
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -6,6 +6,7 @@ Fitting and heads live elsewhere; nothing here runs in a worker.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import pickletools
 import re
@@ -19,6 +20,7 @@ from torch import nn
 
 from handlers.errors import ArtifactError
 
+_FLATTENED = re.compile(r"^([a-z]+)_(\d+)")
 # what a pickled state dict refers to
 _OF_TENSORS = re.compile(r"collections\.OrderedDict|(__builtin__|builtins)\.set|torch\.(\w+Storage|Size)|"
                          r"torch\.(b?float|u?int)\d+|torch\.storage\.\w+|torch\._utils\._rebuild_\w+|torch\.nn\.parameter\.Parameter")
@@ -32,12 +34,16 @@ class StageStatistics(nn.Module):
 
     Output: [N, 2 × sum of the stages' channels], as sign(x)·log(1 + |x|), which tames the channels' heavy tails
     before a StandardScaler.
+
+    Args:
+        backbone: of timm, with conv_stem, bn1 and blocks.
+        stages: how many of the blocks; None means all.
     """
 
-    def __init__(self, backbone: nn.Module) -> None:
+    def __init__(self, backbone: nn.Module, stages: int | None = None) -> None:
         super().__init__()
         self.stem = nn.Sequential(cast(nn.Module, backbone.conv_stem), cast(nn.Module, backbone.bn1))
-        self.stages = nn.ModuleList(cast(Iterable[nn.Module], backbone.blocks))
+        self.stages = nn.ModuleList(list(cast(Iterable[nn.Module], backbone.blocks))[:stages])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
@@ -45,42 +51,140 @@ class StageStatistics(nn.Module):
         for stage in self.stages:
             x = stage(x)
             statistics.append(_statistics(x))
-        features = torch.cat(statistics, dim=1)
-        return torch.sign(features) * torch.log1p(torch.abs(features))
+        return _tamed(torch.cat(statistics, dim=1))
+
+
+class PyramidStatistics(nn.Module):
+    """The same of the feature maps of any other architecture, as timm's features_only gives them: [N, C, H, W] each."""
+
+    def __init__(self, pyramid: nn.Module) -> None:
+        super().__init__()
+        self.pyramid = pyramid
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _tamed(torch.cat([_statistics(each) for each in self.pyramid(x)], dim=1))
+
+
+class ScoreNetwork(nn.Module):
+    """A scorer of one stage: statistics of a backbone, standardised, and a linear layer. [N, 3, S, S] → [N].
+
+    Args:
+        statistics: [N, 3, S, S] → [N, width].
+    """
+
+    LIMIT = 8.0  # standard deviations: beyond what any training photo had, a feature counts no further
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, statistics: nn.Module, width: int) -> None:
+        super().__init__()
+        self.statistics = statistics
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+        self.linear = nn.Linear(width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.score(self.statistics(x))
+
+    def score(self, statistics: torch.Tensor) -> torch.Tensor:
+        """[N, width] → [N]."""
+        standard = ((statistics - self.mean) * self.scale).clamp(-self.LIMIT, self.LIMIT)
+        return cast(torch.Tensor, self.linear(standard))[:, 0]
 
 
 def _statistics(x: torch.Tensor) -> torch.Tensor:
-    """[N, C, H, W] → [N, 2C]. sqrt(E[x²] − E[x]²) costs a third of torch's std on a CPU; the clamp is for rounding."""
+    """[N, C, H, W] → [N, 2C]. Written out, this costs a third of torch's std on a CPU; E[x²] − E[x]², no cheaper, loses
+    all digits of channels that hardly vary, and each runtime other ones."""
     mean = x.mean((2, 3))
-    variance = (x * x).mean((2, 3)) - mean * mean
-    return torch.cat([mean, variance.clamp(min=0.0).add(1e-8).sqrt()], dim=1)
+    apart = x - mean[:, :, None, None]
+    return torch.cat([mean, (apart * apart).mean((2, 3)).add(1e-8).sqrt()], dim=1)
+
+
+def _tamed(features: torch.Tensor) -> torch.Tensor:
+    return torch.sign(features) * torch.log1p(torch.abs(features))
 
 
 def load_network(architecture: str, weights: str, weights_by: str, classes: int, features: str,
-                 folder: Path) -> nn.Module:
+                 folder: Path, stages: int | None = None) -> nn.Module:
     """A timm architecture with its weights, in eval mode.
 
     Args:
-        weights: a path relative to `folder`, or package:NAME.
+        weights: a path relative to `folder`, or package:NAME. Of the whole architecture; for "score" of the
+            ScoreNetwork, which distillation writes.
         weights_by: "name", or "order" for a state dict with other names but the same shapes in the same order.
-        features: "logits", or "statistics" (see StageStatistics).
+        features: "logits", "statistics" (see StageStatistics) or "score" (see ScoreNetwork).
+        stages: how many stages statistics are taken of; None means all.
 
     Raises:
         ArtifactError: timm or the weights are missing, or the two do not fit.
     """
+    path = weights_path(weights, folder)
+    state = read_state_dict(path)
+    if features == "score":
+        width = state["linear.weight"].shape[-1] if "linear.weight" in state else 1
+        scorer = ScoreNetwork(create_statistics(architecture, stages), width)
+        load_weights(scorer, state, path, by_order=False)
+        return scorer.eval()
+    module = create_architecture(architecture, num_classes=classes)
+    load_weights(module, state, path, by_order=weights_by == "order")
+    return (module if features == "logits" else create_statistics(architecture, stages, module)).eval()
+
+
+def create_architecture(architecture: str, **options: Any) -> nn.Module:
+    """A timm architecture with random weights.
+
+    Raises:
+        ArtifactError: timm is not installed, or has no such architecture.
+    """
     timm = _import("timm")
     if architecture not in timm.list_models():
+        near = difflib.get_close_matches(architecture, timm.list_models(), 1)
         raise ArtifactError(f"timm has no architecture {architecture!r}", where="network.architecture",
-                            remedy="python -c 'import timm; print(timm.list_models(\"*lite*\"))'")
-    module = cast(nn.Module, timm.create_model(architecture, num_classes=classes))
-    path = weights_path(weights, folder)
-    _load_weights(module, read_state_dict(path), path, by_order=weights_by == "order")
-    if features == "statistics":
-        if not all(hasattr(module, part) for part in ("conv_stem", "bn1", "blocks")):
-            raise ArtifactError(f"{architecture} has no stem and blocks to take statistics of",
-                                where="network.features", remedy="an EfficientNet or MobileNet of timm has them")
-        module = StageStatistics(module)
-    return module.eval()
+                            remedy=f"{near[0]}?" if near
+                            else "python -c 'import timm; print(timm.list_models(\"*lite*\"))'")
+    return cast(nn.Module, timm.create_model(architecture, **options))
+
+
+def create_statistics(architecture: str, stages: int | None = None, module: nn.Module | None = None) -> nn.Module:
+    """The statistics of an architecture's stages.
+
+    Args:
+        module: the architecture with its weights; None takes random ones.
+
+    Raises:
+        ArtifactError: it has fewer stages than asked for, or hands out no feature maps.
+    """
+    module = create_architecture(architecture) if module is None else module
+    if all(hasattr(module, part) for part in ("conv_stem", "bn1", "blocks")):
+        count, make = len(cast(nn.Sequential, module.blocks)), None
+    else:
+        make = _pyramid(architecture, None)
+        count = len(cast(Any, make).feature_info)
+    if stages is not None and stages > count:
+        raise ArtifactError(f"{architecture} has {count} stages", where="network.stages", why=f"{stages} are asked for")
+    if make is None:
+        return StageStatistics(module, stages)
+    pyramid = _pyramid(architecture, stages)
+    state = module.state_dict()
+    # timm's feature extractors flatten stages.0 to stages_0, or wrap the whole model
+    names = {name: name if name in state else _FLATTENED.sub(r"\1.\2", name.removeprefix("model."))
+             for name in pyramid.state_dict()}
+    if missing := [name for name, own in names.items() if own not in state]:
+        raise ArtifactError(f"{architecture} names its weights otherwise where it hands out feature maps",
+                            where="network.features", why=f"{missing[0]} is not among its own",
+                            remedy="an EfficientNet, MobileNet, ResNet or ConvNeXt of timm works")
+    pyramid.load_state_dict({name: state[own] for name, own in names.items()})
+    return PyramidStatistics(pyramid)
+
+
+def _pyramid(architecture: str, stages: int | None) -> nn.Module:
+    indices = {} if stages is None else {"out_indices": tuple(range(stages))}
+    try:
+        return create_architecture(architecture, features_only=True, **indices)
+    except (RuntimeError, AssertionError, AttributeError, TypeError, KeyError) as error:
+        raise ArtifactError(f"{architecture} hands out no feature maps to take statistics of", where="network.features",
+                            why=str(error).partition("\n")[0],
+                            remedy="an EfficientNet, MobileNet, ResNet or ConvNeXt of timm does") from error
 
 
 def weights_path(weights: str, folder: Path) -> Path:
@@ -195,7 +299,12 @@ def weights_kind(path: Path) -> str:
     return "ONNX" if head[:1] == b"\x08" else "an unknown file"
 
 
-def _load_weights(module: nn.Module, state: dict[str, torch.Tensor], path: Path, by_order: bool) -> None:
+def load_weights(module: nn.Module, state: dict[str, torch.Tensor], path: Path, by_order: bool) -> None:
+    """Fills a module from a state dict that must have exactly its tensors.
+
+    Raises:
+        ArtifactError: names or shapes do not fit; the first of each is named.
+    """
     target = module.state_dict()
     if by_order and len(state) == len(target):
         state = dict(zip(target, state.values(), strict=True))

@@ -71,7 +71,9 @@ def _crops(spec: ModelSpec, photos: Sequence[str], count: int) -> list[Sample]:
     """Damaged crops as evenly from all photos as can be: of every severity for a scorer, mild for the rest."""
     scorer = spec.handler == "image_scorer"
     each = -(-count // len(photos)) * (1 if scorer else 4)
-    crops = [crop for crop in datasets.degradation_set(tuple(photos), each, spec.input.size, SEED)
+    # a scorer's crops reach it without being resized, or their damage would be another one
+    size = spec.input.resolved().resize if scorer else spec.input.size
+    crops = [crop for crop in datasets.degradation_set(tuple(photos), each, size, SEED)
              if scorer or crop.severity <= MILD]
     by_photo = [[crop for crop in crops if crop.photo == photo] for photo in photos]
     turns = [crop for turn in zip(*by_photo, strict=False) for crop in turn]

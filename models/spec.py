@@ -39,8 +39,10 @@ class NetworkSection(Section):
     weights_by: Literal["name", "order"] = Field("name", description="order: the state dict has other names, but the "
                                                                      "same shapes in the same order")
     classes: int = Field(1000, ge=1)
-    features: Literal["logits", "statistics"] = Field("logits", description="statistics: channel means and deviations "
-                                                                            "of every stage, for a head")
+    features: Literal["logits", "statistics", "score"] = Field(
+        "logits", description="statistics: channel means and deviations of every stage, for a head; score: one number "
+                              "from them, by the network's own linear layer")
+    stages: int | None = Field(None, ge=1, description="statistics of the first stages only; later ones are left out")
 
     @model_validator(mode="after")
     def _one_source(self) -> NetworkSection:
@@ -50,6 +52,8 @@ class NetworkSection(Section):
             raise ValueError("an architecture needs weights: a file, or package:NAME")
         if self.file is not None and (self.weights is not None or self.features != "logits"):
             raise ValueError("a TorchScript file brings its own weights and outputs: leave out weights and features")
+        if self.stages is not None and self.features == "logits":
+            raise ValueError("logits come from all stages: leave out stages, or set features")
         return self
 
 
@@ -145,6 +149,12 @@ class ModelSpec(Section):
     photos: Path | None = Field(None, description="a folder of photos as users send them: int8 is calibrated on some "
                                                   "and every runtime judged on the others")
     tolerance: Tolerance = Tolerance()
+
+    @model_validator(mode="after")
+    def _one_head(self) -> ModelSpec:
+        if self.head is not None and self.network.features == "score":
+            raise ValueError("network.features: score ends in a score already: leave out head")
+        return self
 
     @field_validator("name", "version")
     @classmethod

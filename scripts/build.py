@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
+from measure.folders import model_folder
 from scripts.console import (
     ARTIFACTS,
     CACHE,
@@ -25,7 +26,8 @@ from scripts.console import (
 
 
 def build(
-    models: list[str] = typer.Argument(None, help="Names of folders in models/, or paths of your own; default: all."),
+    models: list[str] = typer.Argument(None, help="Names of folders in models/ or build/students/, or paths of your "
+                                           "own; default: all of models/."),
     model_store: Path = typer.Option(MODEL_STORE, help="Where archives go."),
     runtime: str = typer.Option(None, help="Against model.yaml: eager, ipex, onnxruntime, onnxruntime-int8, openvino, "
                                             "openvino-int8, or auto: all that can be built here."),
@@ -48,7 +50,8 @@ def build(
 
 
 def package(
-    models: list[str] = typer.Argument(None, help="Names of folders in models/, or paths of your own; default: all."),
+    models: list[str] = typer.Argument(None, help="Names of folders in models/ or build/students/, or paths of your "
+                                           "own; default: all of models/."),
     model_store: Path = typer.Option(MODEL_STORE, help="Where archives go."),
 ) -> None:
     """Pack models that are built already, after a change in handlers/ for instance.
@@ -128,7 +131,7 @@ def _quality(row: dict[str, Any]) -> str:
 
 
 def folders(names: list[str] | None) -> list[Path]:
-    """Model folders by name or path; None or empty means all of models/."""
+    """Model folders by path, or by name in models/ or among the students; None or empty means all of models/."""
     if not names:
         return sorted(path.parent for path in MODELS.glob("*/model.yaml"))
-    return [Path(name) if Path(name).is_dir() else MODELS / name for name in names]
+    return [Path(name) if Path(name).is_dir() else model_folder(name) for name in names]

@@ -29,6 +29,7 @@ COMMANDS = {
     "bench": ("scripts.bench", "bench"),
     "image": ("scripts.image", "image"),
     "demo": ("scripts.demo", "demo"),
+    "distill": ("scripts.distill", "distill"),
     "deploy": ("scripts.deploy", "deploy"),
     "undeploy": ("scripts.deploy", "undeploy"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 
@@ -12,6 +14,15 @@ def window(setup: str, rate: float, number: int = 0, group: int = 0, **more: Any
             "latency_ms": {"p50": 10.0, "p90": 20.0, "p99": 30.0, "max": 40.0}, "valid": True,
             "cpu_seconds": {"jvm": 1.0, "worker": 8.0, "other": 0.1, "client": 0.2}, "stages_ms": {}, "stage_clock": "",
             "idle_share": 0.004, "others_share": 0.01, "stolen_share": 0.0, **more}
+
+
+def student(folder: Path, name: str, provenance: object = None) -> Path:
+    """What a student's folder has, as far as names go."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "model.yaml").write_text(f"name: {name}\n")
+    if provenance is not None:
+        (folder / name / "provenance.json").write_text(json.dumps(provenance))
+    return folder / name
 
 
 def record(windows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from measure.report import render, summary
 from measure.rounds import failures
@@ -46,3 +47,29 @@ def test_wrong_answers_and_setups_without_a_valid_window_are_failures() -> None:
 
 def test_an_empty_record_is_rendered_too() -> None:
     assert "NOT MEASURED" in render(record([]))
+
+
+def with_students(*rates: tuple[str, float], **teachers: str) -> dict[str, Any]:
+    found = record([window(setup, rate) for setup, rate in (*rates, ("food/ipex", 30.0), ("scorer/ipex", 20.0))])
+    for setup, facts in found["setups"].items():
+        if (name := setup.partition("/")[0]) in teachers:
+            facts["teacher"] = teachers[name]
+    return found
+
+
+def test_students_are_held_against_the_recognizer_and_their_teachers() -> None:
+    found = with_students(("swift/ipex", 60.0), ("swifter/ipex", 90.0), ("other/ipex", 45.0), swift="image_scorer",
+                          swifter="swift", other="image_scorer_large")
+    text = render(json.loads(json.dumps(found)))
+    assert "| swift/ipex | 2.00 (2.00–2.00) | 3.00 (3.00–3.00)× against image_scorer |" in text
+    assert "| swifter/ipex | 3.00 (3.00–3.00) | 1.50 (1.50–1.50)× against swift |" in text
+    assert "| other/ipex | 1.50 (1.50–1.50) |  |" in text  # its teacher was not measured
+    assert "`swift/ipex`: what swift/ipex is" in text
+    numbers = summary(found)["students"]
+    assert numbers["swift/ipex"]["teacher"] == "image_scorer"
+    assert numbers["swift/ipex"]["against_teacher"]["median"] == 3.0
+    assert numbers["other/ipex"]["against_teacher"] is None and "scorer/ipex" not in numbers
+
+
+def test_without_students_nothing_is_said_of_them() -> None:
+    assert "## Students" not in render(record(WINDOWS)) and summary(record(WINDOWS))["students"] == {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
 from configs.errors import SettingsError
 from measure import setups
+from tests.unit.measure.made_up import student
 
 
 def names(chosen: list[setups.Setup]) -> list[str]:
@@ -66,3 +68,37 @@ def test_what_is_missing_is_named_with_what_to_install(monkeypatch: pytest.Monke
     assert "'.[openvino]'" in setups.missing_packages(catalogue["food/openvino-int8"])
     assert "'.[litserve]'" in setups.missing_packages(catalogue["litserve/eager"])
     assert not setups.missing_packages(catalogue["noop"])
+
+
+def test_students_stand_beside_the_demo_models_on_every_runtime(tmp_path: Path) -> None:
+    student(tmp_path, "swift", {"teacher": {"name": "image_scorer"}})
+    student(tmp_path, "brisk")
+    known = setups.catalogue(tmp_path)
+    assert [name for name in known if name.startswith("swift/")] == [
+        f"swift/{runtime}" for runtime in ("eager", *setups.RUNTIMES)]
+    assert known["swift/ipex"] == setups.Setup(
+        "swift/ipex", "ours", "swift", "ipex", "jpeg", "swift/ipex", "tscpu serve, the student swift on ipex",
+        "image_scorer")
+    assert known["brisk/ipex"].teacher == "" and known["scorer/ipex"].teacher is None
+    # next to the models that they are compared with, so that little time lies between
+    order = list(known)
+    assert order[order.index("scorer/ipex"):][1:3] == ["brisk/ipex", "swift/ipex"]
+    assert set(known) - set(setups.catalogue(tmp_path / "none")) == {
+        f"{name}/{runtime}" for name in ("brisk", "swift") for runtime in ("eager", *setups.RUNTIMES)}
+
+
+def test_a_run_takes_students_as_it_takes_the_rest(tmp_path: Path) -> None:
+    student(tmp_path, "swift")
+    chosen = names(setups.select([], [], tmp_path))
+    assert [name for name in chosen if name.startswith("swift/")] == [
+        f"swift/{runtime}" for runtime in setups.RUNTIMES]
+    assert names(setups.select(["swift/open*"], ["litserve"], tmp_path)) == ["swift/openvino", "swift/openvino-int8"]
+    [group] = setups.groups(setups.select(["*/ipex"], [], tmp_path), 1000.0, 2)
+    assert {"food/ipex", "scorer/ipex", "swift/ipex"} <= set(names(group))
+
+
+@pytest.mark.parametrize("name", ["food", "stock", "in-process", "image_scorer"])
+def test_a_student_with_anothers_name_is_refused(tmp_path: Path, name: str) -> None:
+    student(tmp_path, name)
+    with pytest.raises(SettingsError, match=f"cannot be called {name}"):
+        setups.catalogue(tmp_path)

@@ -55,3 +55,16 @@ def test_wall_time_explains_no_cpu_time() -> None:
     own = window("food/ipex", 150.0, stages_ms={"decode": 9.0, "infer": 9.0}, stage_clock="wall")
     [row] = stages.table({"food/ipex": [own]})
     assert row.decode == 9.0 and row.unexplained is None
+
+
+def test_a_students_time_adds_up_as_the_scorers_does_and_its_head_is_unknown() -> None:
+    times = {"decode": 2.0, "preprocess": 0.5, "infer": 3.5, "postprocess": 0.1}
+    windows = {
+        "noop": [window("noop", 2800.0, cpu_seconds={"jvm": 0.4, "worker": 0.2, "other": 0.0, "client": 0.1})],
+        "food/openvino": [window("food/openvino", 150.0, stages_ms={**times, "infer": 5.0}, stage_clock="CPU")],
+        "swift/openvino": [window("swift/openvino", 150.0, stages_ms=times, stage_clock="CPU")],
+        "in-process/openvino": [window("in-process/openvino", 160.0, stages_ms=times, stage_clock="CPU")]}
+    _, _, swift, alone = stages.table(windows)
+    assert (swift.protocol, swift.infer, swift.head) == (0.2, 3.5, None)
+    assert swift.unexplained == pytest.approx(8.0 - 0.2 - 6.1)
+    assert alone.protocol is None

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from handlers.errors import ArtifactError
-from models.networks import StageStatistics, read_state_dict, weights_kind
+from models.networks import ScoreNetwork, StageStatistics, read_state_dict, weights_kind
 
 
 class Trap:
@@ -57,3 +57,33 @@ def test_statistics_are_means_and_deviations_of_every_stage() -> None:
     assert found.shape == (2, 18)
     expected = torch.cat([x.mean((2, 3)), x.std((2, 3), correction=0)], 1)
     assert torch.allclose(found[:, :6], expected.sign() * expected.abs().log1p(), atol=1e-4)
+
+
+def backbone(*blocks: torch.nn.Module) -> torch.nn.Module:
+    found = torch.nn.Module()
+    found.conv_stem, found.bn1 = torch.nn.Identity(), torch.nn.Identity()
+    found.blocks = torch.nn.Sequential(*blocks)
+    return found
+
+
+def test_deviations_of_channels_that_hardly_vary_keep_their_digits() -> None:
+    x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 1e-2 + 100.0
+    found = StageStatistics(backbone())(x)
+    wanted = x.double().std((2, 3), correction=0).log1p()
+    assert torch.allclose(found[:, 3:].double(), wanted, rtol=1e-3)
+
+
+def test_later_stages_are_left_out_with_all_their_weights() -> None:
+    whole = backbone(torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(4, 5, 1))
+    first = StageStatistics(whole, 1)
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(first(x), StageStatistics(whole)(x)[:, :14])
+    assert len(first.state_dict()) == 2
+
+
+def test_a_score_counts_no_feature_beyond_its_limit() -> None:
+    network = ScoreNetwork(torch.nn.Flatten(), 3)
+    with torch.no_grad():
+        network.linear.weight.fill_(1.0)
+        network.linear.bias.zero_()
+    assert network(torch.tensor([[1.0, 2.0, 1e6]])).tolist() == [3.0 + ScoreNetwork.LIMIT]

@@ -38,7 +38,7 @@ def test_the_smallest_has_sound_defaults(tmp_path: Path) -> None:
                                               max_pixels=50_000_000)
 
 
-@pytest.mark.parametrize("name", ["food_recognizer", "image_scorer"])
+@pytest.mark.parametrize("name", ["food_recognizer", "image_scorer", "image_scorer_large"])
 def test_the_demo_models_are_right(name: str) -> None:
     assert read_spec(ROOT / "models" / name).name == name
 
@@ -83,6 +83,12 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "architecture without weights": ({"network": {"architecture": "resnet18"}},
                                      ["network: an architecture needs weights"]),
     "file with weights": ({"network": {"file": "net.pt", "weights": "w.pth"}}, ["network: ", "its own weights"]),
+    "stages of logits": ({"network": {"architecture": "a", "weights": "w", "stages": 2}},
+                         ["network: ", "leave out stages"]),
+    "no stage": ({"network": {"architecture": "a", "weights": "w", "features": "score", "stages": 0}},
+                 ["network.stages: ", "found 0"]),
+    "score and a head": ({"network": {"architecture": "a", "weights": "w", "features": "score"},
+                          "head": {"file": "h.safetensors"}}, ["leave out head"]),
     "file with statistics": ({"network": {"file": "net.pt", "features": "statistics"}}, ["network: ", "leave out"]),
     "classes": ({"network": {"file": "net.pt", "classes": 0}}, ["network.classes: ", "found 0"]),
     "head of two": ({"head": {"train": "train.py", "file": "head.safetensors"}}, ["head: give either train or file"]),
