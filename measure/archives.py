@@ -6,18 +6,16 @@ They lie beside the user's: a comparison of five runtimes must not replace the a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from configs.errors import ServerError
-from measure.folders import model_folder
+from measure import child
+from measure.folders import files_digest, model_folder
 from measure.machine import versions
 from measure.setups import Setup
 
@@ -123,16 +121,14 @@ class Store:
         self._fresh(NOOP, archive, sources, lambda: write_noop(archive))
 
     def _fresh(self, name: str, result: Path, sources: Iterable[Path], make: Callable[[], None]) -> None:
-        digest = hashlib.sha256(json.dumps([versions(), platform.python_version()]).encode())
-        for path in sorted(sources):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        digest = files_digest(json.dumps([versions(), platform.python_version()]), sources)
         stamp = self.work / "stamps" / name
-        if result.is_file() and stamp.is_file() and stamp.read_text() == digest.hexdigest():
+        if result.is_file() and stamp.is_file() and stamp.read_text() == digest:
             return
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
         make()
-        stamp.write_text(digest.hexdigest())
+        stamp.write_text(digest)
 
 
 def write_noop(archive: Path) -> None:
@@ -162,10 +158,5 @@ def _stock_form(setup: Setup) -> str:
 
 
 def _run(*arguments: str | Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "measure.building", *map(str, arguments)], cwd=ROOT,
-                          capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        # a refusal's message as it is; of a traceback its end
-        raise ServerError("an archive cannot be built", where=" ".join(map(str, arguments[1:3])),
-                          why="\n".join(lines if done.returncode == 2 else lines[-6:]))
+    child.run("measure.building", *arguments, what="an archive cannot be built",
+              where=" ".join(map(str, arguments[1:3])))

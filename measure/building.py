@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from handlers.errors import ToolkitError
+from measure.child import REFUSED
 from models.archive import package
 from models.export import build, read_labels
 from models.networks import load_network
@@ -88,7 +89,7 @@ def main() -> None:
             build_stock(form, Path(folder), Path(store))
     except ToolkitError as error:
         print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(REFUSED) from None
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ What a student is, how it learns and when it passes live in `models`.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,9 +22,9 @@ from handlers.artifact import AUTO, Artifact
 from handlers.errors import ArtifactError
 from handlers.runtimes import open_runtime
 from handlers.transforms import InputSpec, Preprocess
-from measure.pareto import Point, front, picture
-from measure.ratios import Ratio
-from measure.report import markdown as as_markdown
+from measure.folders import files_digest
+from measure.pareto import front
+from measure.student_table import higher_is_better, points
 from measure.timing import side_by_side, speedup
 from models import datasets, export
 from models.distillation import Training, threads, train
@@ -40,6 +39,7 @@ from models.lessons import (
     prepare,
     student_input,
 )
+from models.networks import weights_path
 from models.photos import read_photos
 from models.spec import FILE, ModelSpec, read_spec
 from models.students import Design, Doubles, Student, make_student
@@ -82,19 +82,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Teacher:
-    """The model to learn from, built.
+    """The model to learn from, built and opened.
 
     Attributes:
         digest: of all that its answers come from.
     """
 
     built: Path
-    artifact: Artifact
     runtime: str
     digest: str
-
-    def answers(self, cores: int) -> Answers:
-        return _answers(self.built, self.artifact, self.runtime, cores)
+    answers: Answers
 
 
 @dataclass(frozen=True)
@@ -143,10 +140,11 @@ class Run:
         with threads(self.options.cores):
             # what is wrong with data or students shows before a teacher is built, which may take minutes
             learn, held_out = self._sources()
-            for design in self.options.designs:
-                self._student(design)
+            students = [self._student(design) for design in self.options.designs]
             teacher = self._teacher()
-            candidates = [self._candidate(design, teacher, learn, held_out) for design in self.options.designs]
+            exam = self._lessons(teacher, held_out, None, "the teacher's answers on held-out photos")
+            self._check(exam)
+            candidates = [self._candidate(*each, teacher, learn, held_out, exam) for each in students]
         self.progress("timing on one pinned thread", 0, 1)
         times = side_by_side([teacher.built, *(each.built for each in candidates)], teacher.runtime)
         self.progress("timing on one pinned thread", 1, 1)
@@ -187,27 +185,27 @@ class Run:
             stamp.unlink(missing_ok=True)
             export.build(folder, out, self.cache, self.progress, runtime)
             stamp.write_text(digest)
-        return Teacher(out / spec.name, Artifact.read(out / spec.name), runtime, digest)
+        built = out / spec.name
+        return Teacher(built, runtime, digest, _answers(built, Artifact.read(built), runtime, self.options.cores))
 
-    def _candidate(self, design: Design, teacher: Teacher, learn: Source, held_out: Source) -> Candidate:
-        options = self.options
-        student, seen = self._student(design)
-        answer, cache = teacher.answers(options.cores), self.work / "lessons"
-        lessons = prepare(learn, answer, self.input, teacher.digest, canvas_of(self.input, seen, self.fit), cache,
-                          self.progress, "the teacher's answers")
-        exam = prepare(held_out, answer, self.input, teacher.digest, None, cache, self.progress,
-                       "the teacher's answers on held-out photos")
-        self._check(exam)
-        folder = self.work / design.name
-        learnt = train(student, lessons, options.training, folder / "checkpoint.pt", self.progress, design.name)
+    def _lessons(self, teacher: Teacher, source: Source, canvas: InputSpec | None, what: str) -> Lessons:
+        return prepare(source, teacher.answers, self.input, teacher.digest, canvas, self.work / "lessons",
+                       self.progress, what)
+
+    def _candidate(self, student: Student, seen: InputSpec, teacher: Teacher, learn: Source, held_out: Source,
+                   exam: Lessons) -> Candidate:
+        options, name = self.options, student.design.name
+        lessons = self._lessons(teacher, learn, canvas_of(self.input, seen, self.fit), "the teacher's answers")
+        folder = self.work / name
+        learnt = train(student, lessons, options.training, folder / "checkpoint.pt", self.progress, name)
         model = self._write_model(folder / "model", student, seen)
         artifact = export.build(model, folder / "built", self.cache, self.progress, teacher.runtime)
         built = folder / "built" / artifact.name
         answers = _ask(held_out, _answers(built, artifact, teacher.runtime, options.cores), seen, self.progress,
-                       f"{design.name}: held-out photos")
+                       f"{name}: held-out photos")
         learnt |= {"weights": student.weights, "photos": len(lessons), "fit": self.fit,
                    "options": asdict(options.training)}
-        return Candidate(design, model, built, learnt, self._judge(exam, answers))
+        return Candidate(student.design, model, built, learnt, self._judge(exam, answers))
 
     def _check(self, exam: Lessons) -> None:
         assert exam.teacher is not None
@@ -232,8 +230,8 @@ class Run:
         spec, origin = self.spec, self.options.model
         model: dict[str, Any] = {"name": self.options.name, "handler": spec.handler, "runtime": spec.runtime,
                                  "network": student.save(folder)}
-        if ".py:" in spec.handler:
-            shutil.copy(origin / spec.handler.split(":")[0], folder)
+        if (own := export.handler_file(spec, origin)) is not None:
+            shutil.copy(own, folder)
         if spec.labels is not None:
             shutil.copy(origin / spec.labels, folder / "labels.json")
             model["labels"] = "labels.json"
@@ -250,23 +248,24 @@ class Run:
 
     def _record(self, teacher: Teacher, learn: Source, held_out: Source, candidates: Sequence[Candidate],
                 times: list[list[float]]) -> dict[str, Any]:
-        ratios = [speedup(times[0], each) for each in times[1:]]
-        milliseconds = [float(np.median(each)) for each in times]
-        points = points_of(self.spec.name, candidates, milliseconds)
-        on_front = front(points, higher_is_better=bool(self.labels))
-        rows = [{"name": each.design.name, "ms": round(milliseconds[index + 1], 3), "speedup": _ratio(ratios[index]),
-                 "gate": each.verdict.to_dict(), "pareto": on_front[index + 1], "learnt": each.learnt}
-                for index, each in enumerate(candidates)]
+        milliseconds = [round(float(np.median(each)), 3) for each in times]
+        rows = [{"name": each.design.name, "ms": ms, "speedup": speedup(times[0], own).to_dict(),
+                 "gate": each.verdict.to_dict(), "learnt": each.learnt}
+                for each, ms, own in zip(candidates, milliseconds[1:], times[1:], strict=True)]
         passed = [index for index, each in enumerate(candidates) if each.verdict.passed]
         best = min(passed, key=lambda index: milliseconds[index + 1], default=None)
-        return {
+        record: dict[str, Any] = {
             "teacher": {"name": self.spec.name, "version": self.spec.version, "runtime": teacher.runtime,
-                        "digest": teacher.digest, "ms": round(milliseconds[0], 3), "pareto": on_front[0]},
+                        "digest": teacher.digest, "ms": milliseconds[0]},
             "data": {"source": self.options.data if self.options.data == DEMO else "photos", "learn": learn.key,
                      "held_out": held_out.key, "photos": len(learn), "held_out_photos": len(held_out),
                      "labelled": held_out.labelled},
             "allowed": asdict(self.options.allowed), "torch": torch.__version__, "candidates": rows,
             "handed_over": None if best is None else {"index": best, "name": self.options.name}}
+        on_front = front(points(record), higher_is_better(record))
+        for row, on in zip((record["teacher"], *rows), on_front, strict=True):
+            row["pareto"] = on
+        return record
 
     def _hand_over(self, chosen: Candidate, record: dict[str, Any]) -> None:
         """Copies the model folder into place as a whole, with where it comes from."""
@@ -274,22 +273,12 @@ class Run:
         provenance = {key: record[key] for key in ("teacher", "data", "allowed", "torch")}
         provenance |= {"student": record["candidates"][index]}
         self.students.mkdir(parents=True, exist_ok=True)
-        target = self.students / self.options.name
-        fresh, old = (self.students / f".{word}-{self.options.name}-{os.getpid()}" for word in ("new", "old"))
-        shutil.copytree(chosen.folder, fresh)
-        (fresh / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
-        if target.exists():
-            target.rename(old)
-        fresh.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def points_of(teacher: str, candidates: Sequence[Candidate], milliseconds: Sequence[float]) -> list[Point]:
-    """Teacher first; quality is the first figure of the gate."""
-    first = candidates[0].verdict.figures[0]
-    return [Point(teacher, milliseconds[0], first.teacher, None),
-            *(Point(each.design.name, milliseconds[index], each.verdict.figures[0].student, each.verdict.passed)
-              for index, each in enumerate(candidates, 1))]
+        # a name with a dot is no student yet
+        with tempfile.TemporaryDirectory(dir=self.students, prefix=".new-") as name:
+            fresh = Path(name) / self.options.name
+            shutil.copytree(chosen.folder, fresh)
+            (fresh / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
+            export.put(fresh, self.students / self.options.name)
 
 
 def _answers(built: Path, artifact: Artifact, runtime: str, cores: int) -> Answers:
@@ -297,8 +286,7 @@ def _answers(built: Path, artifact: Artifact, runtime: str, cores: int) -> Answe
                       artifact.input)
 
 
-def _ask(source: Source, answer: Answers, spec: InputSpec, progress: Progress,
-         what: str) -> Doubles:
+def _ask(source: Source, answer: Answers, spec: InputSpec, progress: Progress, what: str) -> Doubles:
     """A built network's outputs for all of a source, as it is served: [N, …]."""
     preprocess, rows = Preprocess(spec), []
     with torch.inference_mode():
@@ -312,8 +300,6 @@ def _ask(source: Source, answer: Answers, spec: InputSpec, progress: Progress,
 
 def _sources_digest(folder: Path, spec: ModelSpec, runtime: str) -> str:
     """Of all that a teacher's answers come from: its folder, its weights, and the code that builds it."""
-    from models.networks import weights_path
-
     paths = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     if spec.network.weights is not None:
         paths.add(weights_path(spec.network.weights, folder))
@@ -322,60 +308,4 @@ def _sources_digest(folder: Path, spec: ModelSpec, runtime: str) -> str:
     here = Path(export.__file__).parent
     paths |= {here / name for name in ("networks.py", "datasets.py", "formats.py")}
     paths |= {here.parent / "handlers" / name for name in ("svr.py", "transforms.py")}
-    state = hashlib.sha256(f"{runtime} {torch.__version__}".encode())
-    for path in sorted(paths):
-        state.update(path.name.encode() + b"\0" + path.read_bytes())
-    return state.hexdigest()[:16]
-
-
-def _ratio(ratio: Ratio) -> dict[str, float]:
-    return {"median": round(ratio.median, 3), "min": round(ratio.low, 3), "max": round(ratio.high, 3)}
-
-
-def rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The table of a record: column names, and the teacher's line and one for each candidate."""
-    figures = record["candidates"][0]["gate"]["figures"]
-    columns = ["model", *(cell for each in figures for cell in (each["name"], "lost, allowed")), "ms, one thread",
-               "speed-up", "Pareto", "gate"]
-    teacher = record["teacher"]
-    own = (cell for each in figures for cell in (_shown(each, each["teacher"]), ""))
-    lines = [[f"{teacher['name']} (teacher)", *own, f"{teacher['ms']:.2f}", "", "*" if teacher["pareto"] else "", ""]]
-    for each in record["candidates"]:
-        gate, speed = each["gate"], each["speedup"]
-        lines.append([
-            each["name"],
-            *(cell for figure in gate["figures"] for cell in (_shown(figure, figure["student"]), _lost(figure))),
-            f"{each['ms']:.2f}", f"{speed['median']:.2f} ({speed['min']:.2f}–{speed['max']:.2f})×",
-            "*" if each["pareto"] else "", "PASS" if gate["passed"] else "FAIL"])
-    return columns, lines
-
-
-def markdown(record: dict[str, Any]) -> str:
-    """The same as Markdown."""
-    columns, lines = rows(record)
-    return as_markdown(columns, lines) + "\n"
-
-
-def draw(record: dict[str, Any], path: Path) -> None:
-    """The picture of a record."""
-    first = record["candidates"][0]["gate"]["figures"][0]
-    higher = first["name"] != "MAE"
-    points = [Point(record["teacher"]["name"], record["teacher"]["ms"], first["teacher"], None)]
-    points += [Point(each["name"], each["ms"], each["gate"]["figures"][0]["student"], each["gate"]["passed"])
-               for each in record["candidates"]]
-    limit = first["teacher"] - first["allowed"] if higher else first["teacher"] * (1.0 + first["allowed"])
-    picture(points, path, f"{first['name']} on held-out photos", higher, limit)
-
-
-def _shown(figure: dict[str, Any], value: float) -> str:
-    return f"{value:.1f}" if figure["name"].startswith("accuracy") else f"{value:.3f}"
-
-
-def _lost(figure: dict[str, Any]) -> str:
-    """What is lost, its interval, and what may be, in the figure's own unit."""
-    if figure["name"] == "MAE":
-        lost, low, high, allowed = (100.0 * figure[key] for key in ("drop", "low", "high", "allowed"))
-        return f"{lost:+.1f} % ({low:+.1f} to {high:+.1f}), ≤ {allowed:g} %"
-    digits = 1 if figure["name"].startswith("accuracy") else 3
-    lost, low, high = (f"{figure[key]:+.{digits}f}" for key in ("drop", "low", "high"))
-    return f"{lost} ({low} to {high}), ≤ {figure['allowed']:g}"
+    return files_digest(f"{runtime} {torch.__version__}", paths)[:16]

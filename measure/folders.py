@@ -5,7 +5,9 @@ Light: the run itself reads it, and must stay free of torch.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +40,14 @@ def model_folder(name: str, students: Path = STUDENTS) -> Path:
     models/, for whoever reads it to complain about."""
     own = MODELS / name
     return students / name if not (own / FILE).is_file() and (students / name / FILE).is_file() else own
+
+
+def files_digest(start: str, paths: Iterable[Path]) -> str:
+    """Of a text and of files, by their names and contents; 64 hex digits."""
+    state = hashlib.sha256(start.encode())
+    for path in sorted(paths):
+        state.update(path.name.encode() + b"\0" + path.read_bytes())
+    return state.hexdigest()
 
 
 def _teacher(folder: Path) -> str:

@@ -6,7 +6,6 @@ order in which VisionHandler calls it. Imports torch; the run itself never impor
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +21,7 @@ from handlers.image_scorer import ImageScorer
 from handlers.runtimes import open_runtime
 from handlers.transforms import Preprocess
 from handlers.vision import VisionHandler
+from models.own_code import import_file
 
 HANDLERS: dict[str, type[VisionHandler]] = {"classifier": Classifier, "food_recognizer": FoodRecognizer,
                                             "image_scorer": ImageScorer}
@@ -75,8 +75,4 @@ def _handler(name: str, folder: Path) -> type[VisionHandler]:
     if name in HANDLERS:
         return HANDLERS[name]
     file, _, own = name.partition(":")
-    loader = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
-    assert loader is not None and loader.loader is not None
-    module = importlib.util.module_from_spec(loader)
-    loader.loader.exec_module(module)
-    return cast(type[VisionHandler], getattr(module, own))
+    return cast(type[VisionHandler], getattr(import_file(folder / file, Path(file).stem), own))

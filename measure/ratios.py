@@ -28,6 +28,10 @@ class Ratio:
     high: float
     rounds: int
 
+    def to_dict(self) -> dict[str, float]:
+        return {"median": round(self.median, 4), "min": round(self.low, 4), "max": round(self.high, 4),
+                "rounds": self.rounds}
+
     def __str__(self) -> str:
         return f"{figure(self.median)} ({figure(self.low)}–{figure(self.high)})"
 

@@ -40,8 +40,7 @@ def summary(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(value: Ratio | None) -> dict[str, float] | None:
-    return None if value is None else {"median": round(value.median, 4), "min": round(value.low, 4),
-                                       "max": round(value.high, 4), "rounds": value.rounds}
+    return None if value is None else value.to_dict()
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

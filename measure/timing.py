@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from configs.errors import ServerError, SettingsError
+from configs.errors import SettingsError
+from measure import child
 from measure.ratios import Ratio, spread
 
-ROOT = Path(__file__).resolve().parents[1]
 INFERENCES = 8  # of a network's turn; the first finds the caches full of the others' weights, the median does not
 WARM_UP = 10
 
@@ -46,16 +45,10 @@ def side_by_side(folders: Sequence[Path], runtime: str, rounds: int = 15, cpu: i
     if chosen not in allowed:
         raise SettingsError(f"CPU {chosen} may not be used here", where="cpu",
                             remedy="one of " + ", ".join(map(str, allowed)))
-    done = subprocess.run([sys.executable, "-m", "measure.timing", runtime, str(rounds), str(chosen),
-                           *(str(folder.resolve()) for folder in folders)],
-                          cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                          check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        # a refusal's message as it is; of a traceback its end
-        raise ServerError("the networks cannot be timed", where=", ".join(map(str, folders)),
-                          why="\n".join(lines if done.returncode == 2 else lines[-6:]))
-    found: list[list[float]] = json.loads(done.stdout.splitlines()[-1])  # runtimes may print before it
+    printed = child.run("measure.timing", runtime, rounds, chosen, *(folder.resolve() for folder in folders),
+                        what="the networks cannot be timed", where=", ".join(map(str, folders)),
+                        variables={"OMP_NUM_THREADS": "1"})
+    found: list[list[float]] = json.loads(printed.splitlines()[-1])  # runtimes may print before it
     return found
 
 
@@ -125,7 +118,7 @@ def main() -> None:
         askers = [_asker(Path(folder), runtime) for folder in folders]
     except ToolkitError as error:
         print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(child.REFUSED) from None
     print(json.dumps(in_turns(askers, int(rounds))))
 
 

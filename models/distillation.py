@@ -41,7 +41,6 @@ class Training:
         averaging: of the weights over the last steps: the average is what is kept. 0 keeps the last ones.
         mirror: whether windows are mirrored at random. Nothing is ever resized or rotated, which would hide or add
             damage and cost small inputs their detail.
-        teacher: False trains on the labels alone, to know what the teacher is worth.
     """
 
     loss: LossOptions = field(default_factory=LossOptions)
@@ -53,7 +52,6 @@ class Training:
     averaging: float = 0.99
     mirror: bool = True
     seed: int = 0
-    teacher: bool = True
 
 
 def train(student: Student, lessons: Lessons, training: Training, checkpoint: Path, progress: Progress,
@@ -73,7 +71,7 @@ def train(student: Student, lessons: Lessons, training: Training, checkpoint: Pa
     _check(lessons, training, student)
     network = student.network
     key = _key(student, lessons, training)
-    optimizer = _optimizer(student, training)
+    optimizer = _optimizer(network, training.weight_decay)
     saved = _read(checkpoint, key)
     if saved is None:
         strength = probe(student, lessons, training, progress, what)
@@ -85,18 +83,19 @@ def train(student: Student, lessons: Lessons, training: Training, checkpoint: Pa
         average, state = saved["average"], saved["state"]
     steps = len(lessons) // training.batch
     total = steps * training.epochs
-    since = written = monotonic()
+    written = monotonic()
 
     def write() -> None:
-        nonlocal since, written
+        nonlocal written
         now = monotonic()
-        state["seconds"] += now - since
-        since = written = now
+        state["seconds"] += now - written
+        written = now
         _write(checkpoint, {"key": key, "state": state, "network": network.state_dict(), "average": average,
                             "optimizer": optimizer.state_dict()})
 
-    rate = _rate(student, training)
-    targets = lessons.teacher if training.teacher else None
+    rate = training.learning_rate or (1e-4 if student.pretrained else 1e-3)
+    # batch norm of a pretrained network keeps its statistics: batches of this size know less than ImageNet
+    network.train(not student.pretrained)
     loss_of = class_loss if student.classes else score_loss
     while state["step"] < total:
         step = state["step"]
@@ -104,15 +103,14 @@ def train(student: Student, lessons: Lessons, training: Training, checkpoint: Pa
         order = np.random.default_rng([training.seed, epoch]).permutation(len(lessons))
         chosen = np.sort(order[position * training.batch:(position + 1) * training.batch])
         frozen = student.pretrained and student.head is not None and step < training.frozen * total
-        _set_modes(student)
         for group in optimizer.param_groups:
             group["lr"] = rate * _schedule(step, total)
         torch.manual_seed(training.seed * 1_000_003 + step)  # dropout and its like
         images = _normalised(_windows(lessons, chosen, student.design.size, training, step), student)
         outputs = _outputs(student, images, frozen)
         index = torch.from_numpy(chosen)
-        loss = loss_of(outputs, None if targets is None else targets[index],
-                       None if lessons.labels is None else lessons.labels[index], training.loss)
+        teacher, labels = (None if each is None else each[index] for each in (lessons.teacher, lessons.labels))
+        loss = loss_of(outputs, teacher, labels, training.loss)
         if not math.isfinite(loss.item()):
             raise ArtifactError("the loss is no longer a number", where=f"step {step} of {total}",
                                 remedy="a smaller --learning-rate")
@@ -162,8 +160,7 @@ def probe(student: Student, lessons: Lessons, training: Training, progress: Prog
 def probe_targets(lessons: Lessons, training: Training, classes: int) -> Doubles:
     """What the probe is drawn towards, [N, outputs]: scores of teacher and label by their shares; the teacher's
     centred logits, or the labels as −1 and 1."""
-    teacher = lessons.teacher if training.teacher else None
-    labels = lessons.labels
+    teacher, labels = lessons.teacher, lessons.labels
     if classes:
         if teacher is not None:
             logits = teacher.double()
@@ -188,7 +185,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def _check(lessons: Lessons, training: Training, student: Student) -> None:
-    if (lessons.teacher is None or not training.teacher) and lessons.labels is None:
+    if lessons.teacher is None and lessons.labels is None:
         raise ArtifactError("there is nothing to learn from", why="neither a teacher's answers nor labels")
     if training.loss.name == "kd" and not student.classes:
         raise ArtifactError("kd compares probabilities of classes, and a scorer has none", where="--loss kd",
@@ -228,25 +225,12 @@ def _outputs(student: Student, images: torch.Tensor, frozen: bool) -> torch.Tens
     return outputs if student.classes else outputs.reshape(-1)
 
 
-def _set_modes(student: Student) -> None:
-    """Batch norm of a pretrained network keeps its statistics: batches of this size know less than ImageNet."""
-    if student.pretrained:
-        student.network.eval()
-    else:
-        student.network.train()
-
-
-def _rate(student: Student, training: Training) -> float:
-    return training.learning_rate or (1e-4 if student.pretrained else 1e-3)
-
-
-def _optimizer(student: Student, training: Training) -> torch.optim.AdamW:
-    """Weights decay; biases and batch norm's scales do not."""
-    parameters = [parameter for parameter in student.network.parameters() if parameter.requires_grad]
+def _optimizer(network: nn.Module, weight_decay: float) -> torch.optim.AdamW:
+    """Weights decay; biases and batch norm's scales do not. The learning rate is each step's."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(
-        [{"params": [each for each in parameters if each.dim() > 1], "weight_decay": training.weight_decay},
-         {"params": [each for each in parameters if each.dim() <= 1], "weight_decay": 0.0}],
-        lr=_rate(student, training))
+        [{"params": [each for each in parameters if each.dim() > 1], "weight_decay": weight_decay},
+         {"params": [each for each in parameters if each.dim() <= 1], "weight_decay": 0.0}])
 
 
 def _schedule(step: int, total: int) -> float:

@@ -29,6 +29,7 @@ from handlers.svr import SVRHead
 from handlers.transforms import Preprocess
 from models.formats import write
 from models.networks import load_network, load_torchscript
+from models.own_code import import_file
 from models.parity import beyond, compare, reference
 from models.samples import calibration, held_out
 from models.spec import BUILTIN_HANDLERS, ModelSpec, read_spec
@@ -66,7 +67,7 @@ def build(folder: Path, out: Path, cache: Path, progress: Progress, runtime: str
     if runtime not in RUNTIMES and runtime != AUTO:
         raise ArtifactError(f"there is no runtime {runtime!r}", where=spec.name,
                             remedy=f"one of {', '.join(RUNTIMES)}, or {AUTO}")
-    handler_file = _handler_file(spec, folder)  # before a training that may take minutes
+    own_handler = handler_file(spec, folder)  # before a training that may take minutes
     network, record = _network(spec, folder, cache, progress)
     labels, groups = read_labels(folder / spec.labels) if spec.labels else ((), {})
     artifact = Artifact(
@@ -88,9 +89,9 @@ def build(folder: Path, out: Path, cache: Path, progress: Progress, runtime: str
         files, parity = _files(network, spec, artifact, folder, work, progress)
         artifact = replace(artifact, files=files, versions=_versions(files), record={**record, "parity": parity})
         artifact.write(work)
-        if handler_file is not None:
-            shutil.copy(handler_file, work)
-        _put(work, out / spec.name)
+        if own_handler is not None:
+            shutil.copy(own_handler, work)
+        put(work, out / spec.name)
         work.mkdir()  # for TemporaryDirectory to remove
     return artifact
 
@@ -171,8 +172,8 @@ def handler_class(spec: ModelSpec) -> tuple[str, str]:
     return Path(file).stem, name
 
 
-def _put(work: Path, target: Path) -> None:
-    """Moves a finished build into place, where another build of the same model may be doing the same."""
+def put(work: Path, target: Path) -> None:
+    """Moves a finished folder into place, where another process may be doing the same."""
     while True:
         with (tempfile.TemporaryDirectory(dir=target.parent, prefix=".replaced-") as aside,
               contextlib.suppress(FileNotFoundError)):
@@ -186,7 +187,7 @@ def _put(work: Path, target: Path) -> None:
             return
 
 
-def _handler_file(spec: ModelSpec, folder: Path) -> Path | None:
+def handler_file(spec: ModelSpec, folder: Path) -> Path | None:
     """The file of a handler of the user's own, or None."""
     if spec.handler in BUILTIN_HANDLERS:
         return None
@@ -237,11 +238,9 @@ def _network(spec: ModelSpec, folder: Path, cache: Path, progress: Progress) -> 
 
 
 def _trainer(path: Path) -> Callable[..., tuple[SVRHead, dict[str, Any]]]:
-    loader = importlib.util.spec_from_file_location(f"models._{path.stem}_of_{path.parent.name}", path)
-    if not path.is_file() or loader is None or loader.loader is None:
+    if not path.is_file():
         raise ArtifactError("the head's training is not there", where=f"head.train: {path}")
-    module = importlib.util.module_from_spec(loader)
-    loader.loader.exec_module(module)
+    module = import_file(path, f"models._{path.stem}_of_{path.parent.name}")
     if not hasattr(module, "fit"):
         raise ArtifactError("the head's training has no fit(network, preprocess, cache, progress)", where=str(path))
     return cast(Callable[..., tuple[SVRHead, dict[str, Any]]], module.fit)

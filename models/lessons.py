@@ -20,12 +20,12 @@ import torch
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from handlers import inputs
-from handlers.errors import ArtifactError, InputError
+from handlers.errors import ArtifactError
 from handlers.runtimes import Network
 from handlers.transforms import Image, InputSpec, Preprocess
 from models import datasets
 from models.photos import Photo, digest
+from models.samples import read_photo
 
 Progress = Callable[[str, int, int], None]
 FITS = ("crop", "resize")
@@ -105,12 +105,7 @@ class PhotoFiles:
 
     def items(self, start: int = 0) -> Iterator[Item]:
         for index, photo in enumerate(self.photos[start:], start):
-            try:
-                image = inputs.decode(photo.path.read_bytes(), self.spec)
-            except (OSError, InputError) as error:
-                raise ArtifactError("a photo cannot be read", where=str(photo.path), why=str(error),
-                                    remedy="repair it, or take it out of the folder") from error
-            yield Item(image, photo.label, index, photo.name)
+            yield Item(read_photo(photo.path, self.spec), photo.label, index, photo.name)
 
 
 @dataclass(frozen=True)
@@ -158,12 +153,12 @@ def canvas_of(teacher: InputSpec, student: InputSpec, fit: str) -> InputSpec:
     return replace(student, size=student.resize)
 
 
-def prepare(source: Source, answer: Callable[[torch.Tensor], torch.Tensor] | None, teacher: InputSpec, key: str,
+def prepare(source: Source, answer: Callable[[torch.Tensor], torch.Tensor], teacher: InputSpec, key: str,
             canvas: InputSpec | None, cache: Path, progress: Progress, what: str) -> Lessons:
     """A source's canvases, labels and the teacher's answers, from the cache as far as they are there.
 
     Args:
-        answer: uint8 [1, 3, S, S] pixels as the teacher sees them → its outputs [1, …]; None for no teacher.
+        answer: uint8 [1, 3, S, S] pixels as the teacher sees them → its outputs [1, …].
         teacher: how it sees them.
         key: tells one teacher from another.
         canvas: None where no canvases are wanted.
@@ -179,45 +174,42 @@ def prepare(source: Source, answer: Callable[[torch.Tensor], torch.Tensor] | Non
     loaded = {path.stem: np.load(path, mmap_mode="r" if path.stem == "canvases" else None, allow_pickle=False)
               for path in folder.glob("*.npy")}
     labels = torch.from_numpy(loaded["labels"]) if source.labelled else None
-    if labels is not None:
-        integer = isinstance(next(source.items()).label, int)
-        labels = labels.long() if integer else labels.float()
+    if labels is not None and labels.is_floating_point():
+        labels = labels.float()
     return Lessons(loaded.get("canvases", np.zeros((len(source), 0, 0, 3), np.uint8)),
-                   torch.from_numpy(loaded["teacher"]) if "teacher" in loaded else None, labels, loaded["groups"])
+                   torch.from_numpy(loaded["teacher"]), labels, loaded["groups"])
 
 
-def _fill(source: Source, answer: Callable[[torch.Tensor], torch.Tensor] | None, teacher: Preprocess,
+def _fill(source: Source, answer: Callable[[torch.Tensor], torch.Tensor], teacher: Preprocess,
           canvas: Preprocess | None, folder: Path, progress: Progress, what: str) -> None:
     """Writes into `folder`, going on after what an earlier run has finished."""
-    folder.mkdir(parents=True, exist_ok=True)
     state, count = folder / "done.json", len(source)
     done = json.loads(state.read_text()) if state.is_file() else 0
     if not done:
-        shutil.rmtree(folder)
-        folder.mkdir()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
     arrays: dict[str, Any] = {}
 
     def put(name: str, index: int, row: Any, kind: type) -> None:
         if name not in arrays:
-            row_shape = np.shape(row)
             path = folder / f"{name}.npy"
-            arrays[name] = open_memmap(path, "r+" if done else "w+", *(() if done else (kind, (count, *row_shape))))
+            arrays[name] = open_memmap(path, "r+") if done else open_memmap(path, "w+", kind, (count, *np.shape(row)))
         arrays[name][index] = row
 
     for index, item in enumerate(source.items(done), done):
         if index % 16 == 0:
             progress(what, index, count)
         seen = teacher.pixels(item.image)
-        if answer is not None:
-            with torch.inference_mode():
-                row = answer(seen)[0].float().numpy()
-            if not np.isfinite(row).all():
-                raise ArtifactError("the teacher's answer is no number", where=item.name)
-            put("teacher", index, row.reshape(-1)[0] if row.size == 1 else row, np.float32)
+        with torch.inference_mode():
+            row = answer(seen)[0].float().numpy()
+        if not np.isfinite(row).all():
+            raise ArtifactError("the teacher's answer is no number", where=item.name)
+        put("teacher", index, row.reshape(-1)[0] if row.size == 1 else row, np.float32)
         if canvas is not None:
             pixels = seen if canvas.spec == teacher.spec else canvas.pixels(item.image)
             put("canvases", index, pixels[0].permute(1, 2, 0).numpy(), np.uint8)
-        put("labels", index, np.nan if item.label is None else item.label, np.float64)
+        put("labels", index, np.nan if item.label is None else item.label,
+            np.int64 if isinstance(item.label, int) else np.float64)
         put("groups", index, item.group, np.int64)
         if (index + 1) % _SAVED_EVERY == 0:
             for array in arrays.values():

@@ -20,6 +20,7 @@ from torch import nn
 
 from handlers.errors import ArtifactError
 
+FLAT = 1e-3  # deviation of a feature below which it says nothing: a dead channel, which varies by rounding alone
 _FLATTENED = re.compile(r"^([a-z]+)_(\d+)")
 # what a pickled state dict refers to
 _OF_TENSORS = re.compile(r"collections\.OrderedDict|(__builtin__|builtins)\.set|torch\.(\w+Storage|Size)|"
@@ -155,16 +156,15 @@ def create_statistics(architecture: str, stages: int | None = None, module: nn.M
         ArtifactError: it has fewer stages than asked for, or hands out no feature maps.
     """
     module = create_architecture(architecture) if module is None else module
-    if all(hasattr(module, part) for part in ("conv_stem", "bn1", "blocks")):
-        count, make = len(cast(nn.Sequential, module.blocks)), None
-    else:
-        make = _pyramid(architecture, None)
-        count = len(cast(Any, make).feature_info)
+    staged = all(hasattr(module, part) for part in ("conv_stem", "bn1", "blocks"))
+    pyramid = None if staged else _pyramid(architecture)
+    count = len(cast(nn.Sequential, module.blocks)) if pyramid is None else len(cast(Any, pyramid).feature_info)
     if stages is not None and stages > count:
         raise ArtifactError(f"{architecture} has {count} stages", where="network.stages", why=f"{stages} are asked for")
-    if make is None:
+    if pyramid is None:
         return StageStatistics(module, stages)
-    pyramid = _pyramid(architecture, stages)
+    if stages is not None:
+        pyramid = _pyramid(architecture, out_indices=tuple(range(stages)))
     state = module.state_dict()
     # timm's feature extractors flatten stages.0 to stages_0, or wrap the whole model
     names = {name: name if name in state else _FLATTENED.sub(r"\1.\2", name.removeprefix("model."))
@@ -177,10 +177,9 @@ def create_statistics(architecture: str, stages: int | None = None, module: nn.M
     return PyramidStatistics(pyramid)
 
 
-def _pyramid(architecture: str, stages: int | None) -> nn.Module:
-    indices = {} if stages is None else {"out_indices": tuple(range(stages))}
+def _pyramid(architecture: str, **options: Any) -> nn.Module:
     try:
-        return create_architecture(architecture, features_only=True, **indices)
+        return create_architecture(architecture, features_only=True, **options)
     except (RuntimeError, AssertionError, AttributeError, TypeError, KeyError) as error:
         raise ArtifactError(f"{architecture} hands out no feature maps to take statistics of", where="network.features",
                             why=str(error).partition("\n")[0],

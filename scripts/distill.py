@@ -9,9 +9,10 @@ from typing import Any
 import typer
 from rich.table import Table
 
+from measure.folders import STUDENTS
 from scripts.console import BUILD, CACHE, err, errors_as_messages, out, print_json, progress, table
 
-DISTILL, STUDENTS = BUILD / "distill", BUILD / "students"
+DISTILL = BUILD / "distill"
 
 
 def distill(
@@ -69,6 +70,7 @@ def distill(
         from models.losses import LOSSES, LossOptions
         from models.spec import read_spec
         from scripts.build import folders
+        from scripts.pod import budget
 
         for option, value, known in (("--loss", loss, LOSSES), ("--fit", fit, FITS)):
             if value is not None and value not in known:
@@ -78,7 +80,7 @@ def distill(
         training = Training(LossOptions(loss, beta, gamma, tau, temperature, label_weight), epochs, batch,
                             learning_rate, mirror=mirror, seed=seed)
         options = Options(teacher, data, designs(students, sizes, spec.input.size), name or f"{spec.name}_student",
-                          labels, fit, weights, runtime, training, MaxDrop.parse(max_drop), crops, _cores())
+                          labels, fit, weights, runtime, training, MaxDrop.parse(max_drop), crops, budget())
         work = folder or DISTILL / spec.name
         with progress() as advance:
             record = Run(options, work, CACHE, to, advance).run()
@@ -106,18 +108,8 @@ def designs(students: str, sizes: str, default: int) -> list[Any]:
     return [Design.parse(base, size) for base, size in dict.fromkeys(pairs)]
 
 
-def _cores() -> int:
-    """What the pod may use, as the plan counts it."""
-    from configs.limits import read_limits
-    from configs.planning import thread_budget
-    from configs.topology import read_topology
-
-    topology = read_topology()
-    return thread_budget(topology, read_limits(online=topology.online))
-
-
 def _show(record: dict[str, Any], work: Path, to: Path, as_json: bool) -> None:
-    from measure.candidates import draw, markdown
+    from measure.student_table import draw, markdown
 
     picture, text = work / "pareto.png", work / "pareto.md"
     draw(record, picture)
@@ -139,7 +131,7 @@ def _show(record: dict[str, Any], work: Path, to: Path, as_json: bool) -> None:
 
 def candidates_table(record: dict[str, Any]) -> Table:
     """Every candidate under its teacher; the Pareto front has a star."""
-    from measure.candidates import rows
+    from measure.student_table import rows
 
     columns, lines = rows(record)
     against = "labels" if record["data"]["labelled"] else "the teacher's answers"

@@ -51,13 +51,10 @@ def _print(text: str) -> None:
 def _budget() -> int | None:
     """Threads that workers may run here; None on a machine that does not say, as where there is no /proc."""
     from configs.errors import MachineError
-    from configs.limits import read_limits
-    from configs.planning import thread_budget
-    from configs.topology import read_topology
+    from scripts.pod import budget
 
     try:
-        topology = read_topology()
-        return thread_budget(topology, read_limits(online=topology.online))
+        return budget()
     except MachineError as error:
         err.print(f"workers are not counted against this machine: {error.what}", markup=False, highlight=False)
         return None

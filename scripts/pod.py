@@ -12,7 +12,7 @@ from rich.table import Table
 from configs.archives import read_model_store
 from configs.limits import read_limits
 from configs.plan import Plan
-from configs.planning import make_plan
+from configs.planning import make_plan, thread_budget
 from configs.settings import Settings, read_settings
 from configs.topology import format_cpu_list, read_topology
 from configs.torchserve import installed_version
@@ -34,6 +34,16 @@ def plan_pod(machine: Path, serving: Path | None, model_store: Path,
     packages = {built.package for model in models for built in model.built if built.package}
     installed = None if machine != Path("/") else {name for name in packages if importlib.util.find_spec(name)}
     return make_plan(topology, limits, settings, models, version or installed_version(), installed), settings
+
+
+def budget() -> int:
+    """Threads that this pod may run.
+
+    Raises:
+        MachineError: it does not say, as where there is no /proc.
+    """
+    topology = read_topology()
+    return thread_budget(topology, read_limits(online=topology.online))
 
 
 def reasons_table(plan: Plan) -> Table:

@@ -25,13 +25,13 @@ from sklearn.svm import SVR
 from handlers.svr import SVRHead
 from handlers.transforms import Preprocess
 from models import datasets
+from models.networks import FLAT
 
 Progress = Callable[[str, int, int], None]
 Doubles = NDArray[np.float64]
 
 SEED = 7
 CROPS_PER_PHOTO = 120
-FLAT = 1e-3  # deviation of a feature below which it says nothing
 # gamma is relative to scikit-learn's "scale"; wider kernels carry further to photos unlike the others
 PAIRS = 40
 GRID: dict[str, tuple[Any, ...]] = {"components": (64, 128), "gamma": (0.06, 0.25), "C": (3.0, 10.0, 30.0)}

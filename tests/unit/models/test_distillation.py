@@ -69,7 +69,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lessons, np.ndarray,
     seen = len(labels) - HELD_OUT
     with threads(1):
         teacher = student(24, 99)
-        train(teacher, lessons(pixels[:seen], labels[:seen]), replace(PLAIN, teacher=False, epochs=25),
+        train(teacher, lessons(pixels[:seen], labels[:seen]), replace(PLAIN, epochs=25),
               tmp_path_factory.mktemp("teacher") / "checkpoint.pt", quiet)
     return (lessons(pixels[:LEARN], labels[:LEARN], logits(teacher, pixels[:LEARN]).clone()),
             pixels[seen:], labels[seen:])
@@ -88,8 +88,8 @@ def test_a_student_with_a_teacher_is_at_least_as_accurate_as_without(
             found = []
             for seed in range(3):
                 learner = student(4, seed)
-                train(learner, learn, replace(PLAIN, seed=seed, teacher=teacher), tmp_path / f"{teacher}-{seed}.pt",
-                      quiet)
+                train(learner, learn if teacher else replace(learn, teacher=None), replace(PLAIN, seed=seed),
+                      tmp_path / f"{teacher}-{seed}.pt", quiet)
                 found.append(accuracy(learner, pixels, labels))
             means[teacher] = float(np.mean(found))
     assert means[False] > 0.75, means  # it has learnt without one too
